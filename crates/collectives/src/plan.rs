@@ -1,0 +1,360 @@
+//! The plan: a graph of steps with dependencies, as plain data.
+//!
+//! A [`Plan`] is one rank's part of a collective. It holds no pointer, address or status; it can be printed, compared, cached, costed, checked for all ranks together, simulated and executed.
+//! Steps are generated on demand from their index ([`Steps`]), so that a plan for thousands of ranks is not a list of millions of entries.
+
+use gaggle_core::{Algorithm, Codec, Form, OpKind, Rank, Reduce};
+use smallvec::SmallVec;
+use std::{fmt, sync::Arc};
+
+/// Which memory of the rank.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Buf {
+    /// The caller's buffer, in the operation's element type.
+    User,
+    /// Room that the plan asks for, in the accumulator type ([`DType::accumulator`](gaggle_core::DType::accumulator)). Its content is unspecified at the start.
+    Scratch,
+}
+
+/// Elements `at..at+len` of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Span {
+    /// Which memory.
+    pub buf: Buf,
+    /// First element.
+    pub at: u64,
+    /// Number of elements; may be 0.
+    pub len: u64,
+}
+
+impl Span {
+    /// Elements of the caller's buffer.
+    pub const fn user(at: u64, len: u64) -> Span {
+        Span {
+            buf: Buf::User,
+            at,
+            len,
+        }
+    }
+
+    /// Elements of the scratch buffer.
+    pub const fn scratch(at: u64, len: u64) -> Span {
+        Span {
+            buf: Buf::Scratch,
+            at,
+            len,
+        }
+    }
+
+    /// One past the last element.
+    pub const fn end(self) -> u64 {
+        self.at + self.len
+    }
+
+    /// Whether both touch some element.
+    pub fn overlaps(self, other: Span) -> bool {
+        self.buf == other.buf && self.at < other.end() && other.at < self.end()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buf = match self.buf {
+            Buf::User => "user",
+            Buf::Scratch => "scratch",
+        };
+        write!(f, "{buf}[{}..{}]", self.at, self.end())
+    }
+}
+
+/// Number of a weight slot of this rank.
+///
+/// A mean's weights are run-time values in slots: 32.32 fixed point, see [`Weight`](gaggle_core::Weight). Slot 0 holds this rank's own weight from the start; every other slot is written once, by the step that names it as its output. Plans of reductions without weights use none.
+pub type Slot = u32;
+
+/// One operand of a [`Action::Fold`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Operand {
+    /// The values. Only the fold's `dst` may be named as an operand that overlaps `dst`, and then exactly.
+    pub span: Span,
+    /// Its weight, for means.
+    pub slot: Option<Slot>,
+}
+
+/// What an arriving message does to the elements it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arrive {
+    /// They are replaced. Where a slot is given and the message's weight is 0 they stay as they are.
+    Store,
+    /// They are combined with what is there: as `incoming ∘ there` or the other way round. Floats of a mean are already multiplied by their weights on both sides; a side of weight 0 is not read.
+    Fold {
+        /// The order of the two operands: the lower rank's first.
+        incoming_first: bool,
+        /// The weight of what is there, for means.
+        there: Option<Slot>,
+    },
+}
+
+/// What a step does.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Sends `src` to `to`, as the message `tag` of this operation on this link. The step is over when the bytes may be changed again.
+    Send {
+        /// Number in the group.
+        to: Rank,
+        /// Unique among this operation's messages from this rank to `to`.
+        tag: u32,
+        /// What.
+        src: Span,
+        /// How it is written on the wire.
+        codec: Codec,
+        /// The weight that travels with it, for means.
+        weight: Option<Slot>,
+        /// Index of the run-time factor that each element is multiplied by, for neighbour averages: out-neighbour number.
+        scale: Option<u32>,
+    },
+    /// Receives the message `tag` from `from`.
+    Recv {
+        /// Number in the group.
+        from: Rank,
+        /// Unique among this operation's messages from `from` to this rank.
+        tag: u32,
+        /// Where it goes.
+        dst: Span,
+        /// How it is written on the wire.
+        codec: Codec,
+        /// What it does there.
+        arrive: Arrive,
+        /// The slot that receives the message's weight (`Store`), or the sum of both sides' (`Fold`), for means.
+        weight: Option<Slot>,
+    },
+    /// `dst` = the reduction of all operands, folded in the given order in a wider type and rounded once (f32 in f64, 16-bit floats in f32).
+    ///
+    /// With slots it is a mean: Σ wᵢxᵢ / Σ wᵢ; operands of weight 0 are not read; where Σw is 0, `dst` stays as it is. `sum` receives Σw.
+    Fold {
+        /// Where the result goes.
+        dst: Span,
+        /// What is combined, in rank order.
+        operands: SmallVec<[Operand; 8]>,
+        /// The slot for Σw, for means.
+        sum: Option<Slot>,
+    },
+    /// Multiplies by the weight in the slot; nothing to do where it is 1; not read where it is 0.
+    Weigh {
+        /// What.
+        span: Span,
+        /// By which weight.
+        slot: Slot,
+    },
+    /// Divides by the weight in the slot; nothing to do where it is 0 or 1.
+    Divide {
+        /// What.
+        span: Span,
+        /// By which weight.
+        slot: Slot,
+    },
+    /// Copies elements, converting between element and accumulator type. With a slot: only where its weight is not 0.
+    Copy {
+        /// From.
+        src: Span,
+        /// To.
+        dst: Span,
+        /// Guard, for means.
+        unless_zero: Option<Slot>,
+    },
+    /// Replaces elements by what the codec makes of them, so that this rank holds the bits that the others decode.
+    Recode {
+        /// What.
+        span: Span,
+        /// Which codec.
+        codec: Codec,
+    },
+    /// The neighbour average of `own` and the operands, with run-time weights: operand i has the i-th receiver weight. In wider arithmetic, rounded once.
+    ///
+    /// Delta form: own + Σ wᵢ(xᵢ − own′), where own′ is `own` as the codec decodes it; sum form: keep·own + Σ wᵢxᵢ.
+    Mix {
+        /// Both where the result goes and this rank's own value.
+        own: Span,
+        /// The in-neighbours' values, in the order of the round.
+        operands: SmallVec<[Span; 4]>,
+        /// The arithmetic.
+        form: Form,
+        /// What the messages were written with.
+        codec: Codec,
+    },
+}
+
+/// A step: what to do, once the steps `after` (earlier indices of this rank) are over.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Step {
+    /// What.
+    pub action: Action,
+    /// Indices of this rank's steps that must be over; all smaller than this step's own.
+    pub after: SmallVec<[u32; 4]>,
+}
+
+/// Generates a plan's steps.
+pub trait Steps: Send + Sync + fmt::Debug {
+    /// How many there are.
+    fn n_steps(&self) -> u32;
+    /// Step number `idx`, in time independent of the plan's length.
+    ///
+    /// # Panics
+    /// If `idx` is not smaller than `n_steps`.
+    fn step(&self, idx: u32) -> Step;
+}
+
+/// A list of steps: for plans that are made by hand, and for tests.
+impl Steps for Vec<Step> {
+    fn n_steps(&self) -> u32 {
+        self.len() as u32
+    }
+    fn step(&self, idx: u32) -> Step {
+        self[idx as usize].clone()
+    }
+}
+
+/// One rank's part of a collective.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What it carries out.
+    pub kind: OpKind,
+    /// How.
+    pub algorithm: Algorithm,
+    /// How contributions are combined; `Sum` where they are not.
+    pub reduce: Reduce,
+    /// Whose part.
+    pub rank: Rank,
+    /// Number of members.
+    pub world: u32,
+    /// Elements in the caller's buffer.
+    pub user_len: u64,
+    /// Elements of scratch, in the accumulator type.
+    pub scratch_len: u64,
+    /// Number of weight slots; 0 or at least 1 (slot 0 is this rank's own weight).
+    pub n_slots: u32,
+    /// The slot that holds Σw at the end, for means.
+    pub total: Option<Slot>,
+    /// The steps.
+    pub steps: Arc<dyn Steps>,
+}
+
+impl Plan {
+    /// How many steps there are.
+    pub fn n_steps(&self) -> u32 {
+        self.steps.n_steps()
+    }
+
+    /// Step number `idx`.
+    ///
+    /// # Panics
+    /// If `idx` is not smaller than `n_steps`.
+    pub fn step(&self, idx: u32) -> Step {
+        self.steps.step(idx)
+    }
+
+    /// All steps in order.
+    pub fn iter(&self) -> impl Iterator<Item = Step> + '_ {
+        (0..self.n_steps()).map(|i| self.step(i))
+    }
+}
+
+/// What is to be planned. Pure values that are the same on every rank, except `rank` and the neighbours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// What.
+    pub call: Call,
+    /// For whom.
+    pub rank: Rank,
+    /// Number of members.
+    pub world: u32,
+    /// Elements per rank: the whole buffer, but for all-gather one rank's part (`user_len` is then world times that).
+    pub len: u64,
+    /// Longest message in elements; at least 1.
+    pub slice: u64,
+    /// What is on the wire.
+    pub codec: Codec,
+    /// Whether partial results are kept in a wider type than the caller's (16-bit floats): then plans that keep partials in the user buffer work in scratch instead.
+    pub widen: bool,
+}
+
+/// The operations that can be planned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// By `Ring`, `RecursiveDoubling` or `Direct`.
+    AllReduce {
+        /// Combination.
+        reduce: Reduce,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// Binomial tree.
+    Broadcast {
+        /// Whose value.
+        root: Rank,
+    },
+    /// By `Ring` or `Direct`.
+    AllGather {
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// Dissemination.
+    Barrier,
+    /// One exchange with neighbours.
+    Mix {
+        /// In-neighbours, in the order of the round.
+        from: Vec<Rank>,
+        /// Out-neighbours, in the order of the round.
+        to: Vec<Rank>,
+        /// Whether sender's factors other than 1 may occur: then messages are scaled as they leave.
+        scaled: bool,
+        /// The arithmetic.
+        form: Form,
+    },
+}
+
+/// Why there is no such plan. The caller's mistake; nothing has happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The algorithm does not carry out this operation.
+    #[error("{kind} has no plan by {algorithm}; it has {}", available.join(", "))]
+    NoSuchAlgorithm {
+        /// The operation.
+        kind: &'static str,
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// What there is.
+        available: Vec<&'static str>,
+    },
+    /// The plan would round at every hop.
+    #[error("{kind} by {algorithm} would round to {codec} at every hop; use direct")]
+    RoundsPerHop {
+        /// The operation.
+        kind: &'static str,
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// What was asked for.
+        codec: Codec,
+    },
+    /// A rank that is not in the group, oneself as a neighbour, or one named twice.
+    #[error("{what}: {rank} of {world}")]
+    BadRank {
+        /// In which role.
+        what: &'static str,
+        /// Who.
+        rank: Rank,
+        /// Members.
+        world: u32,
+    },
+    /// A number that makes no plan.
+    #[error("{field} is {got}: {want}")]
+    BadNumber {
+        /// Which field of the request.
+        field: &'static str,
+        /// What it is.
+        got: u64,
+        /// What it may be.
+        want: &'static str,
+    },
+}

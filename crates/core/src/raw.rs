@@ -1,0 +1,300 @@
+//! Memory at the seams: borrowed for a call, owned for an asynchronous operation, lent between threads.
+//!
+//! # Safety
+//! The module erases element types and holds raw pointers.
+//! A [`ViewMut`] carries the borrow it was made from; a [`Region`] owns what its pointer points to; both hand out typed slices only of the element type they were made with.
+//! A [`Loan`] is the one promise that is not carried by a type: whoever makes one keeps the bytes alive and unchanged until the transport has given the transfer back.
+
+use crate::dtype::{DType, Element};
+use std::{any::Any, marker::PhantomData, ptr::NonNull};
+
+/// Where memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Space {
+    /// Ordinary memory of this process.
+    Host,
+    /// Memory that local peers have mapped.
+    Registered,
+    /// Memory of the CUDA device with this ordinal.
+    Cuda {
+        /// The device's number on this host.
+        ordinal: u32,
+    },
+}
+
+/// Owned memory whose address does not change when it is moved.
+///
+/// # Safety
+/// `ptr..ptr+len` stays valid, initialised and reached only through this value until it is dropped.
+pub unsafe trait StableBuf: Send + 'static {
+    /// What it holds.
+    type Elem: Element;
+    /// Address and length in elements.
+    fn parts(&mut self) -> (NonNull<Self::Elem>, usize);
+    /// Where it lies.
+    fn space(&self) -> Space {
+        Space::Host
+    }
+}
+
+// SAFETY: a vector's heap block does not move with the vector, and it is not reached while the vector is owned elsewhere.
+unsafe impl<T: Element> StableBuf for Vec<T> {
+    type Elem = T;
+    fn parts(&mut self) -> (NonNull<T>, usize) {
+        (slice_ptr(self), self.len())
+    }
+}
+
+// SAFETY: a box's heap block does not move with the box, and it is not reached while the box is owned elsewhere.
+unsafe impl<T: Element> StableBuf for Box<[T]> {
+    type Elem = T;
+    fn parts(&mut self) -> (NonNull<T>, usize) {
+        (slice_ptr(self), self.len())
+    }
+}
+
+fn slice_ptr<T>(s: &mut [T]) -> NonNull<T> {
+    // A reference is never null, so this is its own address.
+    NonNull::from(s).cast()
+}
+
+/// Type-erased owned memory: what an asynchronous operation takes and gives back.
+#[derive(Debug)]
+pub struct Region {
+    ptr: NonNull<u8>,
+    len: usize,
+    dtype: DType,
+    space: Space,
+    owner: Box<dyn Any + Send>,
+}
+
+// SAFETY: the pointer is into memory that `owner` (which is `Send`) owns and that is reached through this value alone.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Takes ownership of `buf`.
+    pub fn new<B: StableBuf>(buf: B) -> Self {
+        let mut owner = Box::new(buf);
+        let (ptr, len) = owner.parts();
+        let space = owner.space();
+        Region {
+            ptr: ptr.cast(),
+            len,
+            dtype: B::Elem::DTYPE,
+            space,
+            owner,
+        }
+    }
+
+    /// Length in elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where it lies.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// The elements, where they are host memory of type `T`.
+    pub fn typed<T: Element>(&mut self) -> Option<&mut [T]> {
+        if T::DTYPE != self.dtype || matches!(self.space, Space::Cuda { .. }) {
+            return None;
+        }
+        // SAFETY: `new` took pointer and length from a `StableBuf` of this element type, host memory, borrowed here through `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.len) })
+    }
+
+    /// The same memory as a view that ends with the borrow; `None` for device memory.
+    pub fn view(&mut self) -> Option<ViewMut<'_>> {
+        if matches!(self.space, Space::Cuda { .. }) {
+            return None;
+        }
+        Some(ViewMut {
+            ptr: self.ptr,
+            len: self.len,
+            dtype: self.dtype,
+            _borrow: PhantomData,
+        })
+    }
+
+    /// What was put in, or `None` where the type is another one.
+    pub fn into_inner<B: StableBuf>(self) -> Option<B> {
+        self.owner.downcast::<B>().ok().map(|b| *b)
+    }
+}
+
+/// Borrowed, erased: what a blocking operation takes.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    ptr: NonNull<u8>,
+    len: usize,
+    dtype: DType,
+    _borrow: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: it stands for a `&mut [T]` with `T: Element`, and elements are `Send`.
+unsafe impl Send for ViewMut<'_> {}
+
+impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
+    fn from(s: &'a mut [T]) -> Self {
+        let len = s.len();
+        ViewMut {
+            ptr: slice_ptr(s).cast(),
+            len,
+            dtype: T::DTYPE,
+            _borrow: PhantomData,
+        }
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// Length in elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements, where they are of type `T`.
+    pub fn typed<T: Element>(&mut self) -> Option<&mut [T]> {
+        if T::DTYPE != self.dtype {
+            return None;
+        }
+        // SAFETY: made from a `&mut [T]` of this type and length whose borrow `'a` outlives the borrow of `self`.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.len) })
+    }
+
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: elements have no padding and every bit pattern is a value, so their memory may be seen as bytes; the borrow is that of `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+
+    /// Address, for an engine that works on it until the call it was lent for returns.
+    pub fn as_ptr(&mut self) -> NonNull<u8> {
+        self.ptr
+    }
+}
+
+/// Bytes that a transport in the same address space may read where they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Loan {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the maker of a loan has promised that the bytes stay valid and unchanged for as long as it is out, whichever thread reads them.
+unsafe impl Send for Loan {}
+// SAFETY: as above; reading from several threads is sound because nobody writes.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    /// Lends `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// The bytes stay valid, initialised and unwritten until the transfer that carries the loan is reported done, or `cancel` of it has returned.
+    pub unsafe fn new(ptr: NonNull<u8>, len: usize) -> Self {
+        Loan { ptr, len }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was lent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The loan is still out: the transfer has neither been reported done nor has its cancellation returned.
+    pub unsafe fn bytes<'a>(&self) -> &'a [u8] {
+        // SAFETY: valid and unwritten while the loan is out, by the promise made in `new` and the caller's that it still is.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+/// The elements as bytes.
+pub fn bytes_of<T: Element>(s: &[T]) -> &[u8] {
+    // SAFETY: elements have no padding, so all their bytes are initialised; length and borrow are those of `s`.
+    unsafe { std::slice::from_raw_parts(s.as_ptr().cast(), size_of_val(s)) }
+}
+
+/// The elements as bytes, for writing.
+pub fn bytes_of_mut<T: Element>(s: &mut [T]) -> &mut [u8] {
+    // SAFETY: elements have no padding and accept every bit pattern; length and borrow are those of `s`.
+    unsafe { std::slice::from_raw_parts_mut(s.as_mut_ptr().cast(), size_of_val(s)) }
+}
+
+/// Bytes as elements, where address and length fit the type.
+pub fn elements_of<T: Element>(b: &[u8]) -> Option<&[T]> {
+    let size = T::DTYPE.size();
+    if !b.len().is_multiple_of(size) || b.as_ptr().align_offset(align_of::<T>()) != 0 {
+        return None;
+    }
+    // SAFETY: aligned and a whole number of elements, as just checked; every bit pattern is a value; the borrow is that of `b`.
+    Some(unsafe { std::slice::from_raw_parts(b.as_ptr().cast(), b.len() / size) })
+}
+
+/// Bytes as elements, for writing, where address and length fit the type.
+pub fn elements_of_mut<T: Element>(b: &mut [u8]) -> Option<&mut [T]> {
+    let size = T::DTYPE.size();
+    if !b.len().is_multiple_of(size) || b.as_ptr().align_offset(align_of::<T>()) != 0 {
+        return None;
+    }
+    // SAFETY: aligned and a whole number of elements, as just checked; every bit pattern is a value; the borrow is that of `b`.
+    Some(unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), b.len() / size) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_gives_back_what_it_took() {
+        let mut r = Region::new(vec![1.0f32, 2.0]);
+        assert!(r.typed::<f64>().is_none());
+        r.typed::<f32>().unwrap()[1] = 5.0;
+        assert_eq!(r.into_inner::<Vec<f32>>().unwrap(), [1.0, 5.0]);
+    }
+
+    #[test]
+    fn a_view_shows_one_type_only() {
+        let mut x = [1i32, 2, 3];
+        let mut v = ViewMut::from(&mut x[..]);
+        assert!(v.typed::<f32>().is_none());
+        v.typed::<i32>().unwrap()[0] = 7;
+        assert_eq!(x[0], 7);
+    }
+
+    #[test]
+    fn misaligned_bytes_are_no_elements() {
+        let b = [0u8; 17];
+        let at = b.as_ptr().align_offset(8);
+        assert!(elements_of::<f64>(&b[at..at + 8]).is_some());
+        assert!(elements_of::<f64>(&b[at + 1..at + 9]).is_none());
+        assert!(elements_of::<f32>(&b[at..at + 7]).is_none());
+    }
+}

@@ -1,0 +1,61 @@
+//! The seam of topologies: rank and round in, neighbours and weights out.
+
+use crate::Rank;
+
+/// How a neighbour average is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// x + Σ w(xⱼ − x): exact on equal inputs, for rows that sum to one (theory: delta form avoids the drift of bias-corrected methods).
+    #[default]
+    Delta,
+    /// s·x + Σ a·(b·xⱼ): whatever the weights are.
+    Sum,
+}
+
+/// One rank's part of one round: y = keep·x + Σ from.weight · (sender's to.weight · xⱼ).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Round {
+    /// In-neighbours and the receiver's weight a for each; no rank twice, none is oneself.
+    pub from: Vec<(Rank, f64)>,
+    /// Out-neighbours and the sender's weight b for each; no rank twice, none is oneself.
+    pub to: Vec<(Rank, f64)>,
+    /// Own weight.
+    pub keep: f64,
+    /// The arithmetic.
+    pub form: Form,
+}
+
+/// Who talks to whom, with what weight, in each round.
+///
+/// Pure: the same arguments give the same answer on every rank.
+pub trait Topology: Send + Sync {
+    /// The name that users type: `ring`, `one-peer-exp`.
+    fn name(&self) -> &str;
+    /// Number of ranks.
+    fn world(&self) -> usize;
+    /// After how many rounds it repeats; `None`: never.
+    fn period(&self) -> Option<u64>;
+    /// Clears and fills `out`; allocates nothing once `out` has grown.
+    fn round(&self, rank: Rank, t: u64, out: &mut Round);
+}
+
+/// What rules need to know of a topology to tell whether they are stable on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixingFacts {
+    /// Number of ranks.
+    pub world: usize,
+    /// Rounds in the product that the facts describe.
+    pub period: u64,
+    /// Rows sum to one.
+    pub row_stochastic: bool,
+    /// Columns sum to one: averages are kept.
+    pub column_stochastic: bool,
+    /// Every round's matrix equals its transpose.
+    pub symmetric: bool,
+    /// Whoever starts with something reaches everybody within the period, over and over.
+    pub connected: bool,
+    /// ‖Π − J‖₂ of one period's product Π: how much of a disagreement is left after `period` rounds.
+    pub contraction: f64,
+    /// Smallest eigenvalue of the round matrix, for symmetric static topologies.
+    pub lambda_min: Option<f64>,
+}

@@ -1,0 +1,251 @@
+//! The seam to the network: one rank's links to the others.
+//!
+//! A transport moves the bytes of messages and knows nothing of what they mean.
+//! It keeps no memory of the engine's between calls, with one exception that is a promise of the engine's: a [`Loan`].
+
+use crate::{Loan, MsgKey, OpId, Rank};
+use std::{sync::Arc, time::Duration};
+
+/// A transfer's number, unique within one transport for its lifetime.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct XferId(pub u64);
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dir {
+    /// To the peer.
+    Send,
+    /// From the peer.
+    Recv,
+}
+
+/// Longest head in bytes.
+pub const HEAD_MAX: usize = 96;
+
+/// One message, as the engine wants it moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer<'a> {
+    /// Which way.
+    pub dir: Dir,
+    /// World rank of the other side.
+    pub peer: Rank,
+    /// Identity on the directed link; not used again before this transfer is over.
+    pub key: MsgKey,
+    /// Length on the wire. May be 0: then only the head travels.
+    pub bytes: u64,
+    /// Parts that are offered are multiples of this many bytes; `bytes` is one too. At least 1, at most 16.
+    pub unit: u32,
+    /// Larger goes first.
+    pub priority: i32,
+    /// Delivered before the first byte; at most [`HEAD_MAX`] bytes. Empty for receives.
+    pub head: &'a [u8],
+    /// The bytes themselves, where a sender's engine can lend them (see [`Transport::wants_loans`]); sends only.
+    pub loan: Option<Loan>,
+}
+
+/// Whether a message is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Go on.
+    Take,
+    /// Drop all its bytes. A posted receive is forgotten without a `done`; the sender does not notice.
+    Refuse,
+}
+
+/// How a peer went away.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Down {
+    /// Dead, or its link broke: what was seen.
+    Lost(String),
+    /// Said goodbye.
+    Left,
+}
+
+/// Why a transfer failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// No link to that rank. Nothing was sent.
+    #[error("no link to {0}")]
+    NoLink(Rank),
+    /// The peer is gone; `how` says why.
+    #[error("link to {peer} is down: {how:?}")]
+    Down {
+        /// Who.
+        peer: Rank,
+        /// How.
+        how: Down,
+    },
+    /// Both sides gave different lengths for one message.
+    #[error("{peer} sends {theirs} bytes where {ours} are expected")]
+    Length {
+        /// Who.
+        peer: Rank,
+        /// What its frame says.
+        theirs: u64,
+        /// What was posted.
+        ours: u64,
+    },
+    /// A second transfer with a key that is in use, or a malformed transfer. Nothing was sent.
+    #[error("transfer with {peer} refused: {what}")]
+    Misuse {
+        /// With whom.
+        peer: Rank,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// A piece that has arrived. It may be looked at in place, or moved to where it belongs.
+pub trait Inlet {
+    /// The piece, whole units; empty when all is consumed.
+    fn peek(&mut self) -> &[u8];
+    /// The first `n` bytes of `peek` are done with. What is not consumed when `incoming` returns is offered again later.
+    fn consume(&mut self, n: usize);
+}
+
+/// Room that leaves for the peer; it may be filled in place, or handed a slice.
+pub trait Outlet {
+    /// Room, whole units, never beyond the message's end; empty when full.
+    fn room(&mut self) -> &mut [u8];
+    /// The first `n` bytes of `room` have been filled.
+    fn commit(&mut self, n: usize);
+}
+
+/// What the engine is to a transport: it lends memory for the length of one call, never longer.
+///
+/// Called only from within [`Transport::progress`]; must not call back into the transport.
+pub trait Sink {
+    /// Fill the message `id` from byte `at` on. What is not filled is asked for again.
+    fn outgoing(&mut self, id: XferId, at: u64, out: &mut dyn Outlet);
+    /// The head of a posted receive has come; once, before its first byte (also for messages of 0 bytes).
+    fn opened(&mut self, id: XferId, head: &[u8]) -> Verdict;
+    /// Bytes of `id` from `at` on, in order.
+    fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet);
+    /// A message has begun that nobody has posted a receive for; once per message. `Take` keeps it for a later post.
+    fn unexpected(&mut self, from: Rank, key: MsgKey, head: &[u8]) -> Verdict;
+    /// The transfer is over and its id will not be heard of again. After `Ok` of a send the memory may be changed: the bytes are on their way, not necessarily there.
+    fn done(&mut self, id: XferId, result: Result<(), TransportError>);
+    /// The peer is gone. Its pending transfers are reported `done` with an error; said once.
+    fn down(&mut self, peer: Rank, how: Down);
+}
+
+/// Wakes whoever makes progress for a rank. Cheap, callable from any thread, repeated calls harmless.
+pub trait Wake: Send + Sync {
+    /// There is something to do.
+    fn wake(&self);
+}
+
+/// How a thread that has nothing left to do may sleep without missing this transport's next event.
+#[derive(Debug)]
+pub enum Armed<'a> {
+    /// Do not sleep: call `progress` again.
+    MoreToDo,
+    /// This descriptor becomes readable.
+    #[cfg(unix)]
+    Fd(std::os::fd::BorrowedFd<'a>),
+    /// The attached [`Wake`] will be called.
+    Wakes,
+    /// Nothing will say so: look again after this long.
+    PollAfter(Duration),
+    /// Keeps the lifetime in use on platforms without descriptors.
+    #[doc(hidden)]
+    _Never(std::marker::PhantomData<&'a ()>, std::convert::Infallible),
+}
+
+/// What has gone over the links so far, counted where it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LinkStats {
+    /// Bytes of messages sent, without headers.
+    pub payload_sent: u64,
+    /// Bytes of messages received, without headers.
+    pub payload_received: u64,
+    /// Bytes of frame headers and heads sent.
+    pub header_sent: u64,
+    /// Bytes of frame headers and heads received.
+    pub header_received: u64,
+    /// Bytes of handshakes, credits and goodbyes sent on data links.
+    pub control_sent: u64,
+    /// Bytes of handshakes, credits and goodbyes received on data links.
+    pub control_received: u64,
+    /// Data frames sent.
+    pub frames_sent: u64,
+    /// Data frames received.
+    pub frames_received: u64,
+    /// Messages whose first byte came before their receive was posted.
+    pub early_messages: u64,
+}
+
+impl LinkStats {
+    /// What has been added since `earlier`.
+    pub fn since(&self, earlier: &LinkStats) -> LinkStats {
+        LinkStats {
+            payload_sent: self.payload_sent - earlier.payload_sent,
+            payload_received: self.payload_received - earlier.payload_received,
+            header_sent: self.header_sent - earlier.header_sent,
+            header_received: self.header_received - earlier.header_received,
+            control_sent: self.control_sent - earlier.control_sent,
+            control_received: self.control_received - earlier.control_received,
+            frames_sent: self.frames_sent - earlier.frames_sent,
+            frames_received: self.frames_received - earlier.frames_received,
+            early_messages: self.early_messages - earlier.early_messages,
+        }
+    }
+
+    /// The sum, for several transports of one rank.
+    pub fn plus(&self, other: &LinkStats) -> LinkStats {
+        LinkStats {
+            payload_sent: self.payload_sent + other.payload_sent,
+            payload_received: self.payload_received + other.payload_received,
+            header_sent: self.header_sent + other.header_sent,
+            header_received: self.header_received + other.header_received,
+            control_sent: self.control_sent + other.control_sent,
+            control_received: self.control_received + other.control_received,
+            frames_sent: self.frames_sent + other.frames_sent,
+            frames_received: self.frames_received + other.frames_received,
+            early_messages: self.early_messages + other.early_messages,
+        }
+    }
+}
+
+/// One rank's links to the others.
+///
+/// Messages are matched by key on each directed link; they may overtake each other.
+/// Flow control is the transport's: a message whose receive is posted is never stopped by one whose receive is not; what comes early is held within a bounded credit per link, and a sender waits when that is used up.
+/// Posting never blocks. All methods may be called from any thread; `progress` by several at once (the second returns at once).
+/// After an error the transport stays usable for other peers.
+/// Safe to implement: a [`Loan`] is read only through its unsafe method.
+pub trait Transport: Send + Sync {
+    /// This rank's number in the job.
+    fn me(&self) -> Rank;
+    /// World ranks that this transport reaches, ascending, without `me`.
+    fn peers(&self) -> &[Rank];
+    /// The link's name: `in-process`, `tcp`.
+    fn link(&self) -> &'static str;
+    /// Whether sends should carry a [`Loan`] where they can. Such a send is `done` once the peer has read it, not before.
+    fn wants_loans(&self) -> bool {
+        false
+    }
+    /// Accepts a transfer. Never blocks, moves nothing.
+    ///
+    /// # Errors
+    /// [`TransportError::NoLink`], [`TransportError::Down`], [`TransportError::Misuse`]; nothing was posted.
+    fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError>;
+    /// Ends a transfer without a `done`. On return nobody reads its loan any more and no callback for it will come.
+    ///
+    /// A send that has begun is finished on the wire as an aborted message, so that the link stays in step; the peer's receive is reported done with an error, or dropped where it was not posted. Unknown ids are ignored. Not callable from within a callback.
+    fn cancel(&self, id: XferId);
+    /// Drops what has come early for `op`, and whatever of it is still to come. Called once an operation is over.
+    fn forget(&self, op: OpId);
+    /// Moves what can be moved, up to about `budget` bytes, and reports to `sink`. Returns the number of callbacks made; 0 means that there is nothing to do now. Never blocks.
+    fn progress(&self, sink: &mut dyn Sink, budget: usize) -> u64;
+    /// How to sleep. Valid until the next call of `progress` or `post`.
+    fn arm(&self) -> Armed<'_>;
+    /// Whom to call when there is something to do (for [`Armed::Wakes`]). Replaces an earlier one.
+    fn attach(&self, wake: Arc<dyn Wake>);
+    /// Says goodbye to all peers and flushes what was accepted, for at most `limit`.
+    fn leave(&self, limit: Duration);
+    /// What has gone over the links so far.
+    fn stats(&self) -> LinkStats;
+}
