@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Links between ranks: within a process, over TCP, and simulated; and how ranks find each other.
+
+pub mod auth;
+pub mod contract;
+pub mod control;
+pub mod frame;
+pub mod inproc;
+pub mod rendezvous;
+pub mod sim;
+pub mod sockopt;
+pub mod store;
+pub mod tcp;

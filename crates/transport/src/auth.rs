@@ -1,0 +1,1 @@
+//! Who may join: secrets and the handshakes that prove them.

@@ -1,0 +1,1 @@
+//! The control plane: aborts, heartbeats and agreement between ranks.

@@ -1,0 +1,1 @@
+//! How ranks find each other and become a mesh of links.

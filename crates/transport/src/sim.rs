@@ -1,0 +1,1 @@
+//! A network in virtual time, for tests.

@@ -1,0 +1,1 @@
+//! A small key-value store that the ranks of one job share.
