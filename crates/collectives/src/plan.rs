@@ -106,6 +106,8 @@ pub enum Action {
         tag: u32,
         /// What.
         src: Span,
+        /// In which buffer's type the elements are on the wire, before the codec: `User`: the element type; `Scratch`: the accumulator type. Where `src` is of the other type they are converted as they leave.
+        wire: Buf,
         /// How it is written on the wire.
         codec: Codec,
         /// The weight that travels with it, for means.
@@ -121,6 +123,8 @@ pub enum Action {
         tag: u32,
         /// Where it goes.
         dst: Span,
+        /// In which buffer's type the elements are on the wire, before the codec; the same as the sender's. Where `dst` is of the other type they are converted as they arrive.
+        wire: Buf,
         /// How it is written on the wire.
         codec: Codec,
         /// What it does there.
@@ -162,12 +166,14 @@ pub enum Action {
         /// Guard, for means.
         unless_zero: Option<Slot>,
     },
-    /// Replaces elements by what the codec makes of them, so that this rank holds the bits that the others decode.
+    /// Replaces elements by what the codec makes of them, so that this rank holds the bits that the others decode. With a slot: only where its weight is not 0.
     Recode {
         /// What.
         span: Span,
         /// Which codec.
         codec: Codec,
+        /// Guard, for means.
+        unless_zero: Option<Slot>,
     },
     /// The neighbour average of `own` and the operands, with run-time weights: operand i has the i-th receiver weight. In wider arithmetic, rounded once.
     ///
@@ -334,6 +340,14 @@ pub enum PlanError {
         kind: &'static str,
         /// What was asked for.
         algorithm: Algorithm,
+        /// What was asked for.
+        codec: Codec,
+    },
+    /// The operation has no form with this codec.
+    #[error("{kind} has no plan with codec {codec}; all_reduce by direct and mix have")]
+    NoCodec {
+        /// The operation.
+        kind: &'static str,
         /// What was asked for.
         codec: Codec,
     },
