@@ -1,1 +1,4 @@
-//! Placeholder.
+//! The demo's harness.
+
+pub mod data;
+pub mod partition;

@@ -1,0 +1,3 @@
+//! The demo's program.
+
+fn main() {}
