@@ -1,0 +1,167 @@
+//! Any number of operands, folded in the wide type in one pass and rounded once.
+
+use crate::{
+    by_dtype, elements,
+    num::{Num, Wide},
+    tiles::{self, TILE},
+};
+use gaggle_core::{DType, Reduce, Weight};
+
+/// Where an operand's elements are.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// In the destination itself.
+    Dst,
+    /// Elsewhere, in the fold's element type or, for floats, in another one.
+    Bytes {
+        /// The elements.
+        bytes: &'a [u8],
+        /// Their type.
+        dtype: DType,
+    },
+}
+
+/// One operand of a [`fold`].
+#[derive(Clone, Copy, Debug)]
+pub struct Term<'a> {
+    /// Its elements.
+    pub source: Source<'a>,
+    /// Its weight, for means; `None` is no weight at all.
+    pub weight: Option<Weight>,
+}
+
+/// `dst` = the reduction of all terms, folded in their order: f32 and f64 in f64, 16-bit floats in f32, integers wrapping; rounded once.
+///
+/// With weights (MEAN only; a term without one counts as 1) it is Σ wᵢxᵢ / Σ wᵢ; terms of weight 0 are never read, and a single remaining term is taken as it is.
+/// MEAN without any weight is folded as a sum. Where there is no term, or Σ wᵢ = 0, `dst` stays as it is.
+///
+/// # Panics
+/// If a term's length does not fit `dst`, on weights with another reduction than MEAN or on integers, and for terms of a type that cannot be folded into `dtype`.
+pub fn fold(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>]) {
+    let n = elements("fold", dtype, dst.len());
+    for term in terms {
+        if let Source::Bytes { bytes, dtype } = term.source {
+            let m = elements("fold", dtype, bytes.len());
+            assert!(m == n, "fold: a term of {m} elements for {n}");
+        }
+    }
+    let weights = Weights::of(terms);
+    if weights.is_some() {
+        assert!(
+            reduce == Reduce::Mean && dtype.is_float(),
+            "fold: weights with {reduce} of {dtype}"
+        );
+    }
+    if terms.is_empty() || weights.as_ref().is_some_and(|w| w.n_read == 0) {
+        return;
+    }
+    by_dtype!(dtype, T => fold_as::<T>(reduce, dst, terms, weights));
+}
+
+/// What the weights of all terms come to.
+struct Weights {
+    /// Terms of a weight other than 0.
+    n_read: usize,
+    /// Σw, exact in 32.32 fixed point.
+    sum: u128,
+}
+
+impl Weights {
+    /// `None` where no term has one.
+    fn of(terms: &[Term<'_>]) -> Option<Weights> {
+        terms.iter().any(|t| t.weight.is_some()).then(|| Weights {
+            n_read: terms
+                .iter()
+                .filter(|t| weight_of(t) != Weight::ZERO)
+                .count(),
+            sum: terms.iter().map(|t| u128::from(weight_of(t).bits())).sum(),
+        })
+    }
+
+    fn to_f64(&self) -> f64 {
+        self.sum as f64 / 4_294_967_296.0
+    }
+}
+
+fn weight_of(term: &Term<'_>) -> Weight {
+    term.weight.unwrap_or(Weight::ONE)
+}
+
+fn fold_as<T: Num>(reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], weights: Option<Weights>) {
+    let mut room = [<T::Wide as Num>::ZERO; TILE];
+    let size = size_of::<T>();
+    // One term alone is its own mean, whatever its weight; dividing by exactly 1 changes nothing.
+    let alone = weights.as_ref().is_none_or(|w| w.n_read == 1);
+    let divisor = match &weights {
+        Some(w) if !alone && w.sum != u128::from(Weight::ONE.bits()) => {
+            Some(<T::Wide as Wide>::factor(w.to_f64()))
+        }
+        _ => None,
+    };
+    let n = dst.len() / size;
+    for lo in (0..n).step_by(TILE) {
+        let hi = (lo + TILE).min(n);
+        let acc = &mut room[..hi - lo];
+        let mut first = true;
+        for term in terms {
+            let w = weight_of(term);
+            if w == Weight::ZERO {
+                continue;
+            }
+            let (bytes, dtype) = match term.source {
+                Source::Dst => (&*dst, T::DTYPE),
+                Source::Bytes { bytes, dtype } => (bytes, dtype),
+            };
+            let part = &bytes[lo * dtype.size()..hi * dtype.size()];
+            let factor =
+                (!alone && w != Weight::ONE).then(|| <T::Wide as Wide>::factor(w.to_f64()));
+            accumulate(
+                acc,
+                part,
+                dtype,
+                Step {
+                    reduce,
+                    first,
+                    factor,
+                },
+            );
+            first = false;
+        }
+        if let Some(d) = divisor {
+            for a in acc.iter_mut() {
+                *a = a.div(d);
+            }
+        }
+        store::<T>(&mut dst[lo * size..hi * size], acc);
+    }
+}
+
+/// How one term meets the accumulators.
+struct Step<W> {
+    reduce: Reduce,
+    /// The first term replaces what is there.
+    first: bool,
+    /// Multiplies the term.
+    factor: Option<W>,
+}
+
+fn accumulate<W: Wide>(acc: &mut [W], part: &[u8], dtype: DType, step: Step<W>) {
+    match (step.first, step.factor, step.reduce) {
+        (true, None, _) => W::fold_in(acc, part, dtype, |_, x| x),
+        (true, Some(w), _) => W::fold_in(acc, part, dtype, |_, x| x.mul(w)),
+        (false, Some(w), _) => W::fold_in(acc, part, dtype, |a, x| a.add(x.mul(w))),
+        (false, None, Reduce::Sum | Reduce::Mean) => W::fold_in(acc, part, dtype, |a, x| a.add(x)),
+        (false, None, Reduce::Prod) => W::fold_in(acc, part, dtype, |a, x| a.mul(x)),
+        (false, None, Reduce::Min) => W::fold_in(acc, part, dtype, |a, x| a.min(x)),
+        (false, None, Reduce::Max) => W::fold_in(acc, part, dtype, |a, x| a.max(x)),
+    }
+}
+
+/// Rounds the accumulators into their elements.
+pub(crate) fn store<T: Num>(dst: &mut [u8], acc: &[T::Wide]) {
+    let mut at = 0;
+    tiles::each_mut::<T>(dst, |d| {
+        tiles::zip_elements(d, &acc[at..at + d.len()], |_, a| T::narrow(a));
+        at += d.len();
+    });
+}
