@@ -2,8 +2,20 @@
 //!
 //! Planning is a pure function of a [`Request`]; the crate knows no thread, no clock and no socket.
 
+#![forbid(unsafe_code)]
+
+mod binomial;
+mod direct;
+mod dissemination;
+mod gather;
+mod neighbour;
 pub mod plan;
+mod planner;
+mod program;
+mod recursive_doubling;
+mod ring;
 
 pub use plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };
+pub use planner::plan;

@@ -1,0 +1,123 @@
+//! Weighted neighbour averaging: one exchange with the round's neighbours.
+//!
+//! Every slice of the own value goes to each out-neighbour; those of the in-neighbours are received beside it; the average replaces a slice when its receives and its sends are over.
+//!
+//! Cost, with d in-neighbours, e out-neighbours and S bytes: 1 round, e·S bytes sent, d·S of scratch.
+
+use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Span};
+use crate::program::{After, Outline, Program, n_slices, share, times};
+use gaggle_core::{Algorithm, Codec, Form, OpKind, Rank, Reduce};
+use smallvec::smallvec;
+
+/// Who takes part, as the caller said it.
+pub(crate) struct Neighbours<'a> {
+    pub from: &'a [Rank],
+    pub to: &'a [Rank],
+    pub scaled: bool,
+    pub form: Form,
+}
+
+/// The plan.
+///
+/// # Errors
+/// More steps or elements than there are numbers for, or a neighbour that is none.
+pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, PlanError> {
+    check_neighbours(req, with.from, "in-neighbour")?;
+    check_neighbours(req, with.to, "out-neighbour")?;
+    let n_slices = n_slices(req.len, req.slice)?;
+    let mix = Mix {
+        from: with.from.to_vec(),
+        to: with.to.to_vec(),
+        scaled: with.scaled,
+        form: with.form,
+        codec: req.codec,
+        len: req.len,
+        n_slices,
+    };
+    let outline = Outline {
+        kind: OpKind::Mix,
+        algorithm: Algorithm::Neighbour,
+        reduce: Reduce::Sum,
+        user_len: req.len,
+        scratch_len: times(with.from.len() as u64, req.len)?,
+        n_slots: 0,
+        n_slices,
+    };
+    outline.with(req, mix)
+}
+
+fn check_neighbours(req: &Request, ranks: &[Rank], what: &'static str) -> Result<(), PlanError> {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    let twice = sorted.windows(2).find(|w| w[0] == w[1]).map(|w| w[0]);
+    let outside = ranks
+        .iter()
+        .copied()
+        .find(|&r| r == req.rank || r.0 >= req.world);
+    match outside.or(twice) {
+        None => Ok(()),
+        Some(rank) => Err(PlanError::BadRank {
+            what,
+            rank,
+            world: req.world,
+        }),
+    }
+}
+
+/// Sends, receives, average.
+#[derive(Debug)]
+struct Mix {
+    from: Vec<Rank>,
+    to: Vec<Rank>,
+    scaled: bool,
+    form: Form,
+    codec: Codec,
+    len: u64,
+    n_slices: u32,
+}
+
+impl Program for Mix {
+    fn n_ops(&self) -> u64 {
+        self.to.len() as u64 + self.from.len() as u64 + 1
+    }
+
+    fn op(&self, op: u32, slice: u32) -> (Action, After) {
+        let (n_to, n_from) = (self.to.len(), self.from.len());
+        let (lo, hi) = share(self.len, self.n_slices, slice);
+        let own = Span::user(lo, hi - lo);
+        let incoming = |i: usize| Span::scratch(i as u64 * self.len + lo, hi - lo);
+        let i = op as usize;
+        if i < n_to {
+            let action = Action::Send {
+                to: self.to[i],
+                tag: slice,
+                src: own,
+                wire: Buf::User,
+                codec: self.codec,
+                weight: None,
+                scale: self.scaled.then_some(op),
+            };
+            (action, smallvec![])
+        } else if i < n_to + n_from {
+            let action = Action::Recv {
+                from: self.from[i - n_to],
+                tag: slice,
+                dst: incoming(i - n_to),
+                wire: Buf::User,
+                codec: self.codec,
+                arrive: Arrive::Store,
+                weight: None,
+            };
+            (action, smallvec![])
+        } else {
+            let action = Action::Mix {
+                own,
+                operands: (0..n_from).map(incoming).collect(),
+                form: self.form,
+                codec: self.codec,
+            };
+            // The average replaces what is sent.
+            (action, (0..op).collect())
+        }
+    }
+}
