@@ -431,7 +431,7 @@ fn fold_reads_accumulators_of_16_bit_floats() {
 
 #[test]
 fn means_divide_by_the_sum_of_weights() {
-    let weights = [1.5, 0.25, 3.0, 2.0].map(|w| Weight::from_f64(w));
+    let weights = [1.5, 0.25, 3.0, 2.0].map(Weight::from_f64);
     for dtype in FLOATS {
         for n in LENGTHS {
             let all: Vec<Vec<u8>> = (0..4).map(|s| data(dtype, n, 20 + s)).collect();
