@@ -1,0 +1,139 @@
+//! One round of all ranks together, as a sparse matrix.
+
+use gaggle_core::{Rank, Round, Topology};
+
+/// W of one round: y\[i\] = keep\[i\]·x\[i\] + Σ w·x\[j\] over `rows[i]`, which are sorted by j.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sparse {
+    pub keep: Vec<f64>,
+    pub rows: Vec<Vec<(usize, f64)>>,
+}
+
+impl Sparse {
+    /// Round `t` of `topology`. An edge counts where both ends list it; its weight is the receiver's times the sender's.
+    pub fn of(topology: &dyn Topology, t: u64) -> Sparse {
+        let rounds = rounds(topology, t);
+        // What comes to each rank, by sender, so that an edge of the receiver finds its other end quickly.
+        let mut arriving = vec![Vec::new(); rounds.len()];
+        for (j, round) in rounds.iter().enumerate() {
+            for &(receiver, b) in &round.to {
+                if let Some(list) = arriving.get_mut(receiver.idx()) {
+                    list.push((j, b));
+                }
+            }
+        }
+        let row = |(i, round): (usize, &Round)| {
+            let weighed = round.from.iter().filter_map(|&(sender, a)| {
+                let at = arriving[i].binary_search_by_key(&sender.idx(), |e| e.0);
+                Some((sender.idx(), a * arriving[i][at.ok()?].1))
+            });
+            let mut row: Vec<_> = weighed.collect();
+            row.sort_by_key(|e| e.0);
+            row
+        };
+        Sparse {
+            keep: rounds.iter().map(|r| r.keep).collect(),
+            rows: rounds.iter().enumerate().map(row).collect(),
+        }
+    }
+
+    pub fn world(&self) -> usize {
+        self.keep.len()
+    }
+
+    /// y = W·x.
+    pub fn apply(&self, x: &[f64], y: &mut [f64]) {
+        for (i, row) in self.rows.iter().enumerate() {
+            y[i] = self.keep[i] * x[i] + row.iter().map(|&(j, w)| w * x[j]).sum::<f64>();
+        }
+    }
+
+    /// y = Wᵀ·x.
+    pub fn apply_transposed(&self, x: &[f64], y: &mut [f64]) {
+        for (i, keep) in self.keep.iter().enumerate() {
+            y[i] = keep * x[i];
+        }
+        for (i, row) in self.rows.iter().enumerate() {
+            for &(j, w) in row {
+                y[j] += w * x[i];
+            }
+        }
+    }
+
+    pub fn row_sum(&self, i: usize) -> f64 {
+        self.keep[i] + self.rows[i].iter().map(|(_, w)| w).sum::<f64>()
+    }
+
+    pub fn column_sums(&self) -> Vec<f64> {
+        let mut sums = vec![0.0; self.world()];
+        self.apply_transposed(&vec![1.0; self.world()], &mut sums);
+        sums
+    }
+
+    pub fn is_symmetric(&self, tolerance: f64) -> bool {
+        let back = |i: usize, j: usize| {
+            let at = self.rows[j].binary_search_by_key(&i, |e| e.0);
+            at.map_or(0.0, |at| self.rows[j][at].1)
+        };
+        let mut edges = self.rows.iter().enumerate();
+        edges.all(|(i, row)| {
+            row.iter()
+                .all(|&(j, w)| (w - back(i, j)).abs() <= tolerance)
+        })
+    }
+}
+
+/// Every rank's part of round `t`.
+pub(crate) fn rounds(topology: &dyn Topology, t: u64) -> Vec<Round> {
+    let part = |r: usize| {
+        let mut round = Round::default();
+        topology.round(Rank(r as u32), t, &mut round);
+        round
+    };
+    (0..topology.world()).map(part).collect()
+}
+
+/// The edges of round `t` as (sender, receiver, weight), by receiver and then by sender: what there is to draw. Own weights are not edges.
+pub fn edges(topology: &dyn Topology, t: u64) -> Vec<(Rank, Rank, f64)> {
+    let mixing = Sparse::of(topology, t);
+    let mut all = Vec::new();
+    for (i, row) in mixing.rows.iter().enumerate() {
+        let receiver = Rank(i as u32);
+        all.extend(row.iter().map(|&(j, w)| (Rank(j as u32), receiver, w)));
+    }
+    all
+}
+
+/// Who is never reached when the edges of `mixings` are used over and over: (source, unreached), or `None` where everybody reaches everybody.
+///
+/// Strongly connected means: rank 0 reaches all, and all reach rank 0.
+pub(crate) fn unreached(mixings: &[Sparse]) -> Option<(usize, usize)> {
+    let world = mixings.first().map_or(0, Sparse::world);
+    let (mut ahead, mut back) = (vec![Vec::new(); world], vec![Vec::new(); world]);
+    for mixing in mixings {
+        for (i, row) in mixing.rows.iter().enumerate() {
+            for &(j, _) in row.iter().filter(|(_, w)| *w > 0.0) {
+                ahead[j].push(i);
+                back[i].push(j);
+            }
+        }
+    }
+    if let Some(to) = missing_from_search(&ahead) {
+        return Some((0, to));
+    }
+    missing_from_search(&back).map(|from| (from, 0))
+}
+
+/// The first node that a search from node 0 does not find.
+fn missing_from_search(next: &[Vec<usize>]) -> Option<usize> {
+    let mut seen = vec![false; next.len()];
+    let mut stack = vec![0];
+    while let Some(node) = stack.pop() {
+        if let Some(s) = seen.get_mut(node)
+            && !std::mem::replace(s, true)
+        {
+            stack.extend(&next[node]);
+        }
+    }
+    seen.iter().position(|s| !s)
+}
