@@ -1,0 +1,7 @@
+//! Data-parallel steps, mixing and comparisons over ranks that are threads: on a communicator that computes the right answers by itself, and on the engine.
+
+mod compare;
+mod fake;
+mod mixer;
+mod ranks;
+mod reducer;

@@ -1,0 +1,70 @@
+//! Runs one closure per rank, on either communicator.
+
+use crate::fake;
+use gaggle_core::Group;
+use std::{thread, time::Duration};
+
+/// The worlds that everything is tested in.
+pub const WORLDS: [u32; 6] = [1, 2, 3, 5, 7, 8];
+
+/// Long enough for a loaded machine; only tests of absent ranks reach theirs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who carries the operations.
+#[derive(Clone, Copy, Debug)]
+pub enum Backend {
+    Fake,
+}
+
+pub const BACKENDS: [Backend; 1] = [Backend::Fake];
+
+/// Every rank's answer, in rank order.
+pub fn run<R: Send>(backend: Backend, n: u32, f: impl Fn(Group) -> R + Sync) -> Vec<R> {
+    run_within(backend, n, TIMEOUT, f)
+}
+
+pub fn run_within<R: Send>(
+    backend: Backend,
+    n: u32,
+    timeout: Duration,
+    f: impl Fn(Group) -> R + Sync,
+) -> Vec<R> {
+    let groups = match backend {
+        Backend::Fake => fake::world(n, timeout),
+    };
+    threads(groups, f)
+}
+
+fn threads<R: Send>(groups: Vec<Group>, f: impl Fn(Group) -> R + Sync) -> Vec<R> {
+    thread::scope(|s| {
+        let all: Vec<_> = groups.into_iter().map(|g| s.spawn(|| f(g))).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// A small generator for test data: the same numbers on every machine.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Between −1 and 1, with 20 random bits, so that sums of a few are exact in f64.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 44) as f64 / f64::from(1 << 19) - 1.0
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, (self.bits() % (i as u64 + 1)) as usize);
+        }
+    }
+}
