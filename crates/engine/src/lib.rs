@@ -1,1 +1,197 @@
-//! Placeholder.
+//! Runs plans on transports: groups, lanes, deadlines; the [`Communicator`](gaggle_core::Communicator) that users' groups stand on.
+//!
+//! An [`Engine`] is one rank's. It holds the rank's transports (several at once, the fastest first), its control plane and a clock, and runs any number of operations of any number of groups over them.
+//!
+//! ```
+//! use gaggle_core::{Mean, SystemClock};
+//! use gaggle_engine::{Engine, EngineConfig};
+//! use gaggle_transport::{control, inproc};
+//! use std::sync::Arc;
+//!
+//! let ranks = inproc::world(2).into_iter().zip(control::inproc(2));
+//! std::thread::scope(|s| {
+//!     for (link, control) in ranks {
+//!         s.spawn(|| {
+//!             let clock = Arc::new(SystemClock::new());
+//!             let engine =
+//!                 Engine::new(vec![Box::new(link)], Box::new(control), clock, EngineConfig::default()).unwrap();
+//!             let group = engine.group();
+//!             let mut x = [group.rank().0 as f32, 1.0];
+//!             group.all_reduce(&mut x, Mean).unwrap();
+//!             assert_eq!(x, [0.5, 1.0]);
+//!         });
+//!     }
+//! });
+//! ```
+
+mod comm;
+mod completion;
+mod config;
+mod drive;
+mod op;
+mod program;
+mod protocol;
+mod raw_memory;
+mod select;
+mod state;
+mod sync;
+mod trouble;
+
+pub use config::EngineConfig;
+pub use state::Record;
+
+use crate::{
+    comm::EngineComm,
+    drive::{Bell, Shared},
+    state::State,
+    sync::{Arc, Mutex},
+};
+use gaggle_collectives::Plan;
+use gaggle_core::{
+    Clock, Control, Error, Group, GroupInfo, Op, Pending, Rank, Region, Transport, Wake,
+    descriptor::stable_hash,
+};
+use std::{thread::JoinHandle, time::Duration};
+
+/// One rank's engine. Dropping it leaves the job politely; groups that are still held report that.
+pub struct Engine {
+    shared: Arc<Shared>,
+    world: Arc<EngineComm>,
+    thread: Option<JoinHandle<()>>,
+    left: bool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("rank", &self.shared.control.me())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Makes an engine over this rank's links, the fastest first. Spawns one thread, `gaggle-progress-N`, unless told not to.
+    ///
+    /// # Errors
+    /// A link or the control plane belongs to another rank; some rank is reached by no link; the system gives no pipe or thread.
+    pub fn new(
+        links: Vec<Box<dyn Transport>>,
+        control: Box<dyn Control>,
+        clock: Arc<dyn Clock>,
+        config: EngineConfig,
+    ) -> Result<Engine, Error> {
+        let (me, world) = (control.me(), control.world());
+        if let Some(link) = links.iter().find(|l| l.me() != me) {
+            let what = format!(
+                "the {} link is {}'s, the control plane {me}'s",
+                link.link(),
+                link.me()
+            );
+            return Err(Error::invalid("engine", what));
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let has_thread = config.progress_thread;
+        let bell = Bell::new()?;
+        let state = State::new(me, world, config, &links);
+        if let Some(rank) = (0..world).map(Rank).find(|r| !state.reaches(*r)) {
+            return Err(Error::invalid(
+                "engine",
+                format!("no link reaches {rank} of {world}"),
+            ));
+        }
+        let shared = Arc::new(Shared {
+            links,
+            control,
+            clock,
+            state: Mutex::new(state),
+            bell: Arc::clone(&bell),
+            pid: std::process::id(),
+            has_thread,
+            crowded: world as usize > cpus,
+        });
+        for link in &shared.links {
+            link.attach(Arc::clone(&bell) as Arc<dyn Wake>);
+        }
+        shared.control.attach(bell);
+        let info = GroupInfo {
+            id: stable_hash(&[b"world", &world.to_le_bytes()]),
+            rank: me,
+            world_ranks: (0..world).map(Rank).collect(),
+            epoch: 0,
+        };
+        let thread = if has_thread {
+            let shared = Arc::clone(&shared);
+            let spawned = std::thread::Builder::new()
+                .name(format!("gaggle-progress-{}", me.0))
+                .spawn(move || shared.serve());
+            Some(spawned.map_err(|e| Error::internal(format!("no progress thread: {e}")))?)
+        } else {
+            None
+        };
+        let world = Arc::new(EngineComm::new(Arc::clone(&shared), info));
+        Ok(Engine {
+            shared,
+            world,
+            thread,
+            left: false,
+        })
+    }
+
+    /// The group of all ranks.
+    pub fn group(&self) -> Group {
+        Group::new(Arc::clone(&self.world) as Arc<dyn gaggle_core::Communicator>)
+    }
+
+    /// Makes what progress can be made without waiting. Returns how many things happened.
+    pub fn progress(&self) -> u64 {
+        self.shared.drive().unwrap_or(0)
+    }
+
+    /// When `progress` has something to do at the latest, on the engine's clock.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.shared.state.lock().next_timeout()
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.shared.state.lock().in_flight()
+    }
+
+    /// The steps that were run since this was last called, in the order in which they ended; empty unless the configuration asks for a record.
+    pub fn take_record(&self) -> Vec<Record> {
+        std::mem::take(&mut self.shared.state.lock().record)
+    }
+
+    /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part.
+    pub fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
+        self.world.start_plan(plan, op, io)
+    }
+
+    /// Leaves the job politely: operations in flight end with an error, peers see this rank as left. Repeated calls do nothing.
+    pub fn leave(&mut self) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        let limit = {
+            let mut state = self.shared.state.lock();
+            let error = Error::invalid("operation", "this rank has left the job");
+            state.close(&self.shared.links, &*self.shared.control, error);
+            state.config.leave_limit
+        };
+        self.shared.bell.close();
+        if let Some(thread) = self.thread.take() {
+            // It ends at the next look at the flag; a panic in it was already reported.
+            let _ = thread.join();
+        }
+        for link in &self.shared.links {
+            link.leave(limit);
+        }
+        self.shared.control.leave();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

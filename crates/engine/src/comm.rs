@@ -1,0 +1,348 @@
+//! The communicator that users' groups stand on.
+
+use crate::{
+    completion::Completion,
+    drive::Shared,
+    op::{OpStart, group_rank},
+    program::Program,
+    raw_memory::OpMemory,
+    select::{Choice, choose},
+    sync::Arc,
+};
+use gaggle_collectives::{Plan, PlanError};
+use gaggle_core::{
+    Algorithm, Cause, Class, Communicator, DType, Descriptor, Done, Error, Finished, GroupInfo,
+    LinkStats, Op, OpId, Pending, Rank, Region, ViewMut, descriptor::stable_hash,
+};
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+pub(crate) struct EngineComm {
+    shared: Arc<Shared>,
+    info: Arc<GroupInfo>,
+}
+
+impl EngineComm {
+    pub(crate) fn new(shared: Arc<Shared>, info: GroupInfo) -> EngineComm {
+        EngineComm {
+            shared,
+            info: Arc::new(info),
+        }
+    }
+
+    /// Puts an operation into flight; its outcome comes through the completion, mistakes included.
+    fn launch(
+        &self,
+        op: &Op,
+        dtype: DType,
+        len: usize,
+        memory: OpMemory,
+        completion: &Arc<Completion>,
+    ) {
+        let planned = self.prepare(op, dtype, len);
+        match planned {
+            Ok((choice, program)) => self.submit(op, dtype, &choice, program, memory, completion),
+            Err(error) => refuse(memory, error, completion),
+        }
+    }
+
+    fn prepare(&self, op: &Op, dtype: DType, len: usize) -> Result<(Choice, Arc<Program>), Error> {
+        let name = op.kind.op_kind().name();
+        if std::process::id() != self.shared.pid {
+            return Err(Cause::Forked { op: name.into() }.into());
+        }
+        let mut state = self.shared.state.lock();
+        let choice = choose(op, &self.info, dtype, len, &state.config)?;
+        let program = state
+            .programs
+            .find(&choice.request)
+            .map_err(|e| plan_error(name, &e))?;
+        Ok((choice, program))
+    }
+
+    fn submit(
+        &self,
+        op: &Op,
+        dtype: DType,
+        choice: &Choice,
+        program: Arc<Program>,
+        memory: OpMemory,
+        completion: &Arc<Completion>,
+    ) {
+        let name = choice.kind.name();
+        let mut state = self.shared.state.lock();
+        let id = match state.next_id(self.info.id, op.lane.0, choice.round, name) {
+            Ok(id) => id,
+            Err(error) => return refuse(memory, error, completion),
+        };
+        let now = self.shared.clock.now();
+        state.set_now(now);
+        let descriptor = choice.descriptor(id, op, &self.info, dtype, &state.config);
+        let timeout = op.timeout.unwrap_or(state.config.timeout);
+        let serial = state.next_serial();
+        let warn_at = now.saturating_add(state.config.warn_after);
+        state.start(OpStart {
+            serial,
+            hash: stable_hash(&[&descriptor.to_bytes()]),
+            descriptor,
+            group: Arc::clone(&self.info),
+            program,
+            memory,
+            mix: choice.mix.clone(),
+            weight: op.weight,
+            started: now,
+            deadline: now.saturating_add(timeout),
+            warn_at,
+            completion: Arc::clone(completion),
+        });
+        state.settle(&self.shared.links, &*self.shared.control);
+        let completed = std::mem::take(&mut state.completed);
+        drop(state);
+        if completed {
+            self.shared.bell.ring();
+        }
+    }
+
+    /// Runs a plan that did not come from the planner: for experiments, and for tests of wrong plans. `descriptor` is what it is called by.
+    pub(crate) fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
+        let completion = Completion::new();
+        let (dtype, len) = (io.dtype(), io.len());
+        let pending = self.pending(&completion, op);
+        match OpMemory::owned(io) {
+            Err((error, io)) => {
+                completion.set(Finished {
+                    io: Some(io),
+                    result: Err(error),
+                });
+            }
+            Ok(memory) => match self.prepare(op, dtype, len) {
+                Ok((choice, _)) => {
+                    self.submit(
+                        op,
+                        dtype,
+                        &choice,
+                        Arc::new(Program::new(plan)),
+                        memory,
+                        &completion,
+                    );
+                }
+                Err(error) => refuse(memory, error, &completion),
+            },
+        }
+        pending
+    }
+
+    fn pending(&self, completion: &Arc<Completion>, op: &Op) -> Box<dyn Pending> {
+        Box::new(EnginePending {
+            shared: Arc::clone(&self.shared),
+            completion: Some(Arc::clone(completion)),
+            lane: (self.info.id, op.lane.0),
+        })
+    }
+}
+
+fn refuse(memory: OpMemory, error: Error, completion: &Completion) {
+    let (_, io) = memory.into_parts();
+    completion.set(Finished {
+        io,
+        result: Err(error),
+    });
+}
+
+fn plan_error(name: &str, e: &PlanError) -> Error {
+    match e {
+        PlanError::BadRank { .. } | PlanError::BadNumber { .. } => {
+            Error::invalid(name, e.to_string())
+        }
+        _ => Cause::Unsupported {
+            op: name.into(),
+            what: e.to_string(),
+        }
+        .into(),
+    }
+}
+
+impl Communicator for EngineComm {
+    fn info(&self) -> &GroupInfo {
+        &self.info
+    }
+
+    fn run(&self, op: &Op, io: ViewMut<'_>) -> Result<Done, Error> {
+        let completion = Completion::new();
+        let (dtype, len) = (io.dtype(), io.len());
+        // SAFETY: this call returns only when the completion is set, and the engine sets it after it has let go of the memory; a panic on the way cannot skip that, see `Stay`.
+        let memory = unsafe { OpMemory::borrowed(io) };
+        let stay = Stay(&completion, &self.shared);
+        self.launch(op, dtype, len, memory, &completion);
+        self.shared.help_until(&|| completion.is_done());
+        drop(stay);
+        completion
+            .take()
+            .map_or_else(|| Err(Error::internal("an outcome got lost")), |f| f.result)
+    }
+
+    fn start(&self, op: Op, io: Region) -> Box<dyn Pending> {
+        let completion = Completion::new();
+        let pending = self.pending(&completion, &op);
+        let (dtype, len) = (io.dtype(), io.len());
+        match OpMemory::owned(io) {
+            Ok(memory) => self.launch(&op, dtype, len, memory, &completion),
+            Err((error, io)) => {
+                completion.set(Finished {
+                    io: Some(io),
+                    result: Err(error),
+                });
+            }
+        }
+        // Whoever makes progress must hear of what was posted.
+        gaggle_core::Wake::wake(&*self.shared.bell);
+        pending
+    }
+
+    fn subgroup(&self, members: &[Rank], key: &str) -> Result<Arc<dyn Communicator>, Error> {
+        let name = "subgroup";
+        let mut world_ranks = Vec::with_capacity(members.len());
+        for rank in members {
+            let Some(world) = self.info.world_ranks.get(rank.idx()) else {
+                let what = format!("{rank} of a group of {}", self.info.world_ranks.len());
+                return Err(Error::invalid(name, what));
+            };
+            if world_ranks.contains(world) {
+                return Err(Error::invalid(name, format!("{rank} is named twice")));
+            }
+            world_ranks.push(*world);
+        }
+        let mut info = GroupInfo {
+            id: 0,
+            rank: Rank(0),
+            world_ranks,
+            epoch: self.info.epoch,
+        };
+        let me = self.info.world_ranks[self.info.rank.idx()];
+        info.rank = group_rank(&info, me)
+            .ok_or_else(|| Error::invalid(name, format!("{} is not a member", self.info.rank)))?;
+        let ranks: Vec<u8> = info
+            .world_ranks
+            .iter()
+            .flat_map(|r| r.0.to_le_bytes())
+            .collect();
+        info.id = stable_hash(&[&self.info.id.to_le_bytes(), &ranks, key.as_bytes()]);
+        Ok(Arc::new(EngineComm::new(Arc::clone(&self.shared), info)))
+    }
+
+    fn abort(&self, reason: &str) {
+        let mut state = self.shared.state.lock();
+        state.abort_everywhere(&self.info, reason);
+        state.settle(&self.shared.links, &*self.shared.control);
+        state.completed = false;
+        drop(state);
+        self.shared.bell.ring();
+        gaggle_core::Wake::wake(&*self.shared.bell);
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.shared
+            .links
+            .iter()
+            .fold(LinkStats::default(), |sum, l| sum.plus(&l.stats()))
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.clock.now()
+    }
+
+    fn describe(&self, op: &Op, dtype: DType, len: usize) -> Result<Descriptor, Error> {
+        let (choice, _) = self.prepare(op, dtype, len)?;
+        let class = if choice.algorithm == Algorithm::Neighbour {
+            Class::Neighbour
+        } else {
+            Class::Collective
+        };
+        let id = OpId {
+            group: self.info.id,
+            lane: op.lane.0,
+            class,
+            seq: choice.round.unwrap_or(0),
+        };
+        let config = self.shared.state.lock().config.clone();
+        Ok(choice.descriptor(id, op, &self.info, dtype, &config))
+    }
+}
+
+/// Keeps a blocking call from unwinding while the engine has its memory.
+struct Stay<'a>(&'a Completion, &'a Shared);
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.0.is_done() {
+            // Closing hands every operation's memory back; without that there is no sound way out.
+            let error = Error::internal("a blocking operation panicked");
+            self.1
+                .state
+                .lock()
+                .close(&self.1.links, &*self.1.control, error);
+        }
+    }
+}
+
+struct EnginePending {
+    shared: Arc<Shared>,
+    completion: Option<Arc<Completion>>,
+    lane: (u64, u32),
+}
+
+impl EnginePending {
+    fn lost() -> Finished {
+        Finished {
+            io: None,
+            result: Err(Error::internal("an outcome was taken twice")),
+        }
+    }
+}
+
+impl Pending for EnginePending {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Finished> {
+        let Some(completion) = self.completion.clone() else {
+            return Poll::Ready(Self::lost());
+        };
+        if !completion.is_done() {
+            self.shared.drive();
+        }
+        match completion.take_or_register(cx.waker()) {
+            Some(f) => {
+                self.completion = None;
+                Poll::Ready(f)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn wait(mut self: Box<Self>) -> Finished {
+        let Some(completion) = self.completion.take() else {
+            return Self::lost();
+        };
+        self.shared.help_until(&|| completion.is_done());
+        completion.take().unwrap_or_else(Self::lost)
+    }
+
+    fn is_done(&self) -> bool {
+        self.completion.as_ref().is_none_or(|c| c.is_done())
+    }
+}
+
+impl Drop for EnginePending {
+    fn drop(&mut self) {
+        if let Some(completion) = self.completion.take()
+            && let Some(Finished {
+                result: Err(error), ..
+            }) = completion.detach()
+        {
+            self.shared
+                .state
+                .lock()
+                .set_sticky(self.lane.0, self.lane.1, error);
+        }
+    }
+}

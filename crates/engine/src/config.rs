@@ -1,0 +1,53 @@
+//! What an engine is told when it is made.
+
+use std::time::Duration;
+
+/// Settings of an [`Engine`](crate::Engine); equal on every rank where the text says so.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineConfig {
+    /// Deadline of operations that name none.
+    pub timeout: Duration,
+    /// After how long a waiting operation writes one log line that names whom it waits for.
+    pub warn_after: Duration,
+    /// How long after its deadline an operation waits for the peers to say how far they are, before it names the culprits.
+    pub grace: Duration,
+    /// Whether a thread of the engine's makes progress while no caller waits. Without one, only [`Engine::progress`](crate::Engine::progress) and waiting callers do.
+    pub progress_thread: bool,
+    /// Longest message in bytes; equal on every rank.
+    pub slice_bytes: u64,
+    /// Up to which buffer size in bytes an all-reduce exchanges whole vectors (recursive doubling); equal on every rank.
+    pub small_bytes: u64,
+    /// Up to which world size larger buffers go directly instead of around a ring; equal on every rank.
+    pub direct_world: u32,
+    /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
+    pub record: bool,
+    /// How long leaving may take.
+    pub leave_limit: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            timeout: Duration::from_secs(300),
+            warn_after: Duration::from_secs(10),
+            grace: Duration::from_millis(500),
+            progress_thread: true,
+            slice_bytes: 256 * 1024,
+            small_bytes: 8 * 1024,
+            direct_world: 16,
+            record: false,
+            leave_limit: Duration::from_secs(2),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The same with another deadline; the log line comes after a third of it, if that is sooner, and the peers get a tenth of it to answer.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self.warn_after = self.warn_after.min(timeout / 3);
+        self.grace = self.grace.min(timeout / 10);
+        self
+    }
+}

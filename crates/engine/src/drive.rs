@@ -1,0 +1,300 @@
+//! Who makes progress, and how a thread sleeps meanwhile.
+//!
+//! Progress is made by whoever is there: the engine's own thread, a thread that waits for an operation, a caller of [`Engine::progress`](crate::Engine::progress).
+//! One at a time holds the state; a second one leaves a note and goes on.
+
+use crate::{
+    state::{ControlView, LinkSink, State},
+    sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering},
+};
+use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+/// Bytes that one call of a transport's `progress` moves before the others get a turn.
+const BUDGET: usize = 1 << 20;
+/// Turns of one `drive` before the lock is given to others.
+const MAX_TURNS: usize = 64;
+
+pub(crate) struct Shared {
+    pub(crate) links: Vec<Box<dyn Transport>>,
+    pub(crate) control: Box<dyn Control>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) pid: u32,
+    pub(crate) has_thread: bool,
+    /// Whether ranks outnumber the processors, so that spinning steals from those waited for.
+    pub(crate) crowded: bool,
+}
+
+/// Where waiting threads sleep.
+pub(crate) struct Bell {
+    /// Counts rings; a sleeper gives the count it has seen.
+    rings: Mutex<u64>,
+    rung: Condvar,
+    sleepers: AtomicUsize,
+    /// Something came while another thread held the state.
+    note: AtomicBool,
+    closing: AtomicBool,
+    #[cfg(unix)]
+    pipe: Option<WakePipe>,
+}
+
+#[cfg(unix)]
+struct WakePipe {
+    read: std::os::fd::OwnedFd,
+    write: std::os::fd::OwnedFd,
+    /// Whether a byte is in it, so that it never fills.
+    set: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Arc<Bell>, Error> {
+        #[cfg(unix)]
+        let pipe = {
+            use rustix::pipe::{PipeFlags, pipe_with};
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+                .map_err(|e| Error::internal(format!("no pipe for the progress thread: {e}")))?;
+            Some(WakePipe {
+                read,
+                write,
+                set: AtomicBool::new(false),
+            })
+        };
+        Ok(Arc::new(Bell {
+            rings: Mutex::new(0),
+            rung: Condvar::new(),
+            sleepers: AtomicUsize::new(0),
+            note: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            #[cfg(unix)]
+            pipe,
+        }))
+    }
+
+    /// An operation has ended, or something came: whoever sleeps looks again.
+    pub(crate) fn ring(&self) {
+        let mut rings = self.rings.lock();
+        *rings += 1;
+        self.rung.notify_all();
+    }
+
+    pub(crate) fn rings(&self) -> u64 {
+        *self.rings.lock()
+    }
+
+    /// Sleeps until it rings again, at most `limit`.
+    pub(crate) fn sleep(&self, seen: u64, limit: Duration) {
+        let mut rings = self.rings.lock();
+        // SeqCst with `wake`: either the waker sees this sleeper and rings under the lock, or this thread sees the note.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if *rings == seen && !self.note.load(Ordering::SeqCst) {
+            self.rung.wait_for(&mut rings, limit);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn poke_thread(&self) {
+        #[cfg(unix)]
+        if let Some(pipe) = &self.pipe
+            && !pipe.set.swap(true, Ordering::SeqCst)
+        {
+            // A full pipe wakes just as well.
+            let _ = rustix::io::write(&pipe.write, &[1]);
+        }
+    }
+
+    #[cfg(unix)]
+    fn drain(&self) {
+        if let Some(pipe) = &self.pipe
+            && pipe.set.swap(false, Ordering::SeqCst)
+        {
+            let _ = rustix::io::read(&pipe.read, &mut [0u8; 8]);
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.ring();
+        self.poke_thread();
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        // SeqCst: the note must be visible before the sleepers are counted, see `sleep`.
+        self.note.store(true, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.ring();
+        } else {
+            self.poke_thread();
+        }
+    }
+}
+
+impl Shared {
+    /// Makes what progress can be made. Returns how many things happened; `None`: another thread is at it and will take care.
+    pub(crate) fn drive(&self) -> Option<u64> {
+        let mut total = 0;
+        loop {
+            let Some(mut state) = self.state.try_lock() else {
+                // Whoever holds the state looks at the note after letting go.
+                self.bell.note.store(true, Ordering::SeqCst);
+                return None;
+            };
+            self.bell.note.store(false, Ordering::SeqCst);
+            total += self.drive_locked(&mut state);
+            let completed = std::mem::take(&mut state.completed);
+            drop(state);
+            if completed {
+                self.bell.ring();
+            }
+            if !self.bell.note.load(Ordering::SeqCst) {
+                return Some(total);
+            }
+        }
+    }
+
+    fn drive_locked(&self, state: &mut State) -> u64 {
+        match catch_unwind(AssertUnwindSafe(|| self.turns(state))) {
+            Ok(n) => n,
+            Err(panic) => {
+                let what = panic_text(&*panic);
+                tracing::error!(%what, "the engine panicked; its operations end");
+                let error = Error::internal(format!("engine panicked: {what}"));
+                state.close(&self.links, &*self.control, error);
+                1
+            }
+        }
+    }
+
+    fn turns(&self, state: &mut State) -> u64 {
+        let mut total = 0;
+        for _ in 0..MAX_TURNS {
+            state.set_now(self.clock.now());
+            let mut n = self.settle(state);
+            for (i, link) in self.links.iter().enumerate() {
+                n += link.progress(
+                    &mut LinkSink {
+                        state,
+                        link: i as u8,
+                    },
+                    BUDGET,
+                );
+                n += self.settle(state);
+            }
+            n += self.control.poll(&mut ControlView(state));
+            n += state.tick();
+            n += self.settle(state);
+            total += n;
+            if n == 0 {
+                return total;
+            }
+        }
+        // More to do: the note brings somebody back.
+        self.bell.note.store(true, Ordering::SeqCst);
+        total
+    }
+
+    fn settle(&self, state: &mut State) -> u64 {
+        state.settle(&self.links, &*self.control)
+    }
+
+    /// Until when a sleep may last.
+    fn sleep_limit(&self, longest: Duration) -> Duration {
+        let next = self.state.lock().next_timeout();
+        next.map_or(longest, |t| t.saturating_sub(self.clock.now()).min(longest))
+    }
+
+    /// Sleeps until a transport, the control plane, a timer or a `wake` has something to do.
+    pub(crate) fn sleep(&self) {
+        let mut limit = self.sleep_limit(Duration::from_secs(3600));
+        #[cfg(unix)]
+        {
+            use rustix::event::{PollFd, PollFlags, poll};
+            use std::os::fd::AsFd;
+            let armed: Vec<Armed<'_>> = self
+                .links
+                .iter()
+                .map(|l| l.arm())
+                .chain([self.control.arm()])
+                .collect();
+            let mut fds = Vec::with_capacity(armed.len() + 1);
+            for a in &armed {
+                match a {
+                    Armed::MoreToDo => return,
+                    Armed::Fd(fd) => fds.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN)),
+                    Armed::Wakes => {}
+                    Armed::PollAfter(d) => limit = limit.min(*d),
+                    Armed::_Never(..) => {}
+                }
+            }
+            if let Some(pipe) = &self.bell.pipe {
+                fds.push(PollFd::new(&pipe.read, PollFlags::IN));
+                let _ = pipe.read.as_fd();
+            }
+            if self.bell.note.load(Ordering::SeqCst) {
+                return;
+            }
+            let timeout = rustix::event::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            // An interrupted or failed poll is an early wake-up.
+            let _ = poll(&mut fds, Some(&timeout));
+            self.bell.drain();
+        }
+        #[cfg(not(unix))]
+        {
+            let seen = self.bell.rings();
+            self.bell.sleep(seen, limit.min(Duration::from_millis(1)));
+        }
+    }
+
+    /// The body of the engine's thread.
+    pub(crate) fn serve(&self) {
+        while !self.bell.closing.load(Ordering::SeqCst) {
+            if self.drive().is_none() {
+                // Somebody else is at it; they come back to the note.
+                std::thread::yield_now();
+            }
+            if !self.bell.closing.load(Ordering::SeqCst) {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Helps until `done`, and sleeps where there is nothing to help with.
+    pub(crate) fn help_until(&self, done: &dyn Fn() -> bool) {
+        let mut idle = 0u32;
+        let spins = if self.crowded { 2 } else { 64 };
+        while !done() {
+            let seen = self.bell.rings();
+            let moved = self.drive().is_some_and(|n| n > 0);
+            if done() {
+                return;
+            }
+            if moved {
+                idle = 0;
+            } else if idle < spins {
+                idle += 1;
+                std::thread::yield_now();
+            } else if self.has_thread {
+                self.bell.sleep(seen, Duration::from_secs(1));
+            } else {
+                self.sleep();
+            }
+        }
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,486 @@
+//! One operation in flight: which steps are over, what it waits for, and what its steps do to its memory.
+
+use crate::{
+    completion::Completion,
+    program::Program,
+    raw_memory::{OpMemory, Others},
+    sync::Arc,
+};
+use gaggle_collectives::{Action, Arrive, Operand, Span};
+use gaggle_core::{
+    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight, XferId,
+};
+use gaggle_kernels as kernels;
+use std::time::Duration;
+
+/// Weights of a neighbour average, bound when it starts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MixWeights {
+    /// Receiver's weight per in-neighbour.
+    pub(crate) from: Vec<f64>,
+    /// Sender's factor per out-neighbour.
+    pub(crate) to: Vec<f64>,
+    pub(crate) keep: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Waits for other steps.
+    Waiting,
+    /// With a transport.
+    Posted,
+    Over,
+}
+
+/// Whether an operation is still trying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Status {
+    Running,
+    /// Something is wrong; the others have been asked, and the verdict falls at this time at the latest.
+    Asking {
+        until: Duration,
+    },
+}
+
+pub(crate) struct OpState {
+    pub(crate) serial: u64,
+    pub(crate) id: OpId,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) hash: u64,
+    pub(crate) group: Arc<GroupInfo>,
+    /// Group ranks with which messages are exchanged, ascending.
+    pub(crate) peers: Vec<Rank>,
+    pub(crate) program: Arc<Program>,
+    pub(crate) memory: OpMemory,
+    pub(crate) mix: MixWeights,
+    /// Steps before each step that are not over.
+    pub(crate) waits: Vec<u32>,
+    pub(crate) phase: Vec<Phase>,
+    /// Link and transfer of each posted step.
+    pub(crate) xfers: Vec<Option<(u8, XferId)>>,
+    /// The weight that came with each receive.
+    arrived_weight: Vec<u64>,
+    /// Weight slots.
+    slots: Vec<u64>,
+    /// Group ranks that have been sent the descriptor.
+    pub(crate) described: Vec<bool>,
+    pub(crate) left: u32,
+    pub(crate) status: Status,
+    pub(crate) started: Duration,
+    pub(crate) deadline: Duration,
+    pub(crate) warn_at: Option<Duration>,
+    /// Whether the caller's buffer has been written.
+    pub(crate) touched: bool,
+    pub(crate) bytes_sent: u64,
+    pub(crate) completion: Arc<Completion>,
+}
+
+/// What an operation is started with.
+pub(crate) struct OpStart {
+    pub(crate) serial: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) hash: u64,
+    pub(crate) group: Arc<GroupInfo>,
+    pub(crate) program: Arc<Program>,
+    pub(crate) memory: OpMemory,
+    pub(crate) mix: MixWeights,
+    pub(crate) weight: Weight,
+    pub(crate) started: Duration,
+    pub(crate) deadline: Duration,
+    pub(crate) warn_at: Duration,
+    pub(crate) completion: Arc<Completion>,
+}
+
+impl OpState {
+    pub(crate) fn new(s: OpStart) -> OpState {
+        let n = s.program.steps.len();
+        let mut slots = vec![0; s.program.plan.n_slots as usize];
+        if let Some(own) = slots.first_mut() {
+            *own = s.weight.bits();
+        }
+        OpState {
+            serial: s.serial,
+            id: s.descriptor.id,
+            descriptor: s.descriptor,
+            hash: s.hash,
+            peers: s.program.peers(),
+            waits: s.program.waits.clone(),
+            phase: vec![Phase::Waiting; n],
+            xfers: vec![None; n],
+            arrived_weight: vec![0; n],
+            slots,
+            described: vec![false; s.group.world_ranks.len()],
+            left: n as u32,
+            group: s.group,
+            program: s.program,
+            memory: s.memory,
+            mix: s.mix,
+            status: Status::Running,
+            started: s.started,
+            deadline: s.deadline,
+            warn_at: Some(s.warn_at),
+            touched: false,
+            bytes_sent: 0,
+            completion: s.completion,
+        }
+    }
+
+    fn weight(&self, slot: u32) -> Weight {
+        Weight::from_bits(self.slots[slot as usize])
+    }
+
+    /// Σw at the end, for means.
+    pub(crate) fn total_weight(&self) -> Weight {
+        self.program
+            .plan
+            .total
+            .map_or(Weight::ZERO, |slot| self.weight(slot))
+    }
+
+    /// The weight that travels with a send.
+    pub(crate) fn sent_weight(&self, step: u32) -> u64 {
+        match self.program.steps[step as usize].action {
+            Action::Send {
+                weight: Some(slot), ..
+            } => self.slots[slot as usize],
+            _ => 0,
+        }
+    }
+
+    /// Type on the wire and bytes of a send or receive.
+    pub(crate) fn wire(&self, step: u32) -> (DType, u64) {
+        let (codec, wire, span) = match &self.program.steps[step as usize].action {
+            Action::Send {
+                codec, wire, src, ..
+            } => (*codec, *wire, *src),
+            Action::Recv {
+                codec, wire, dst, ..
+            } => (*codec, *wire, *dst),
+            other => unreachable!("{other:?} has no wire"),
+        };
+        let plain = self.memory.type_of(wire);
+        let dtype = codec.wire_type(plain).unwrap_or(plain);
+        (dtype, span.len * dtype.size() as u64)
+    }
+
+    /// A send whose bytes leave as they are.
+    pub(crate) fn lendable(&self, step: u32) -> Option<Span> {
+        match self.program.steps[step as usize].action {
+            Action::Send {
+                src,
+                codec: Codec::None,
+                scale,
+                wire,
+                ..
+            } if self.factor(scale) == 1.0
+                && self.memory.type_of(wire) == self.memory.type_of(src.buf) =>
+            {
+                Some(src)
+            }
+            _ => None,
+        }
+    }
+
+    fn factor(&self, scale: Option<u32>) -> f64 {
+        scale.map_or(1.0, |i| self.mix.to[i as usize])
+    }
+
+    /// Fills a send's bytes from `at` on.
+    pub(crate) fn fill(&self, step: u32, mut at: u64, out: &mut dyn Outlet) {
+        let Action::Send {
+            src, codec, scale, ..
+        } = self.program.steps[step as usize].action
+        else {
+            unreachable!("only sends are filled");
+        };
+        let (dtype, total) = self.wire(step);
+        let (size, factor) = (dtype.size() as u64, self.factor(scale));
+        while at < total {
+            let room = out.room();
+            let n = (room.len() as u64).min(total - at) / size;
+            if n == 0 {
+                return;
+            }
+            let part = Span {
+                at: src.at + at / size,
+                len: n,
+                ..src
+            };
+            let room = &mut room[..(n * size) as usize];
+            let from = self.memory.bytes(part);
+            let from_type = self.memory.type_of(src.buf);
+            match codec {
+                Codec::None if factor == 1.0 => kernels::convert(room, dtype, from, from_type),
+                Codec::None => kernels::scale(dtype, room, from, factor),
+                _ if factor == 1.0 => kernels::encode(codec, from_type, room, from),
+                _ => scale_and_encode(codec, from_type, room, from, factor),
+            }
+            out.commit((n * size) as usize);
+            at += n * size;
+        }
+    }
+
+    /// A receive's head has come.
+    pub(crate) fn open(&mut self, step: u32, weight: u64) {
+        self.arrived_weight[step as usize] = weight;
+    }
+
+    /// Takes a receive's bytes from `at` on.
+    pub(crate) fn take(&mut self, step: u32, at: u64, part: &mut dyn Inlet) {
+        let Action::Recv {
+            dst,
+            codec,
+            arrive,
+            weight,
+            ..
+        } = self.program.steps[step as usize].action
+        else {
+            unreachable!("only receives take");
+        };
+        let (dtype, total) = self.wire(step);
+        let bytes = part.peek();
+        let size = dtype.size() as u64;
+        let n = (bytes.len() as u64).min(total - at) / size;
+        let taken = (n * size) as usize;
+        let span = Span {
+            at: dst.at + at / size,
+            len: n,
+            ..dst
+        };
+        // A contribution of weight 0 is not read, wherever it comes from.
+        let empty = weight.is_some() && self.arrived_weight[step as usize] == 0;
+        if n > 0 && !empty {
+            self.touch(span);
+            let to_type = self.memory.type_of(dst.buf);
+            let reduce = self.program.plan.reduce;
+            let there = match arrive {
+                Arrive::Fold {
+                    there: Some(slot), ..
+                } => Some(self.weight(slot)),
+                _ => None,
+            };
+            let to = self.memory.bytes_mut(span);
+            let bytes = &bytes[..taken];
+            match arrive {
+                Arrive::Store if codec != Codec::None => kernels::decode(codec, to_type, to, bytes),
+                Arrive::Store => kernels::convert(to, to_type, bytes, dtype),
+                Arrive::Fold { incoming_first, .. } => match there {
+                    Some(w) => kernels::combine_weighted(to_type, to, bytes, incoming_first, w),
+                    None => kernels::combine(to_type, reduce, to, bytes, incoming_first),
+                },
+            }
+        }
+        part.consume(taken);
+    }
+
+    /// A receive is complete: its weight goes to its slot. `false` where the sum of weights leaves the range.
+    pub(crate) fn settle(&mut self, step: u32) -> bool {
+        let Action::Recv {
+            arrive,
+            weight: Some(slot),
+            ..
+        } = self.program.steps[step as usize].action
+        else {
+            return true;
+        };
+        let arrived = self.arrived_weight[step as usize];
+        let there = match arrive {
+            Arrive::Store => 0,
+            Arrive::Fold { there, .. } => there.map_or(0, |s| self.slots[s as usize]),
+        };
+        let Some(sum) = arrived.checked_add(there) else {
+            return false;
+        };
+        self.slots[slot as usize] = sum;
+        true
+    }
+
+    fn touch(&mut self, span: Span) {
+        self.touched |= span.buf == gaggle_collectives::Buf::User && span.len > 0;
+    }
+
+    /// Runs a step that needs no network. `false` where a sum of weights leaves the range.
+    pub(crate) fn compute(&mut self, step: u32) -> bool {
+        let program = Arc::clone(&self.program);
+        match &program.steps[step as usize].action {
+            Action::Fold { dst, operands, sum } => return self.fold(*dst, operands, *sum),
+            Action::Weigh { span, slot } => {
+                let w = self.weight(*slot);
+                if w != Weight::ZERO && w != Weight::ONE {
+                    self.touch(*span);
+                    let dtype = self.memory.type_of(span.buf);
+                    kernels::weigh(dtype, self.memory.bytes_mut(*span), w);
+                }
+            }
+            Action::Divide { span, slot } => {
+                let w = self.weight(*slot);
+                if w != Weight::ZERO && w != Weight::ONE {
+                    self.touch(*span);
+                    let dtype = self.memory.type_of(span.buf);
+                    kernels::divide(dtype, self.memory.bytes_mut(*span), w);
+                }
+            }
+            Action::Copy {
+                src,
+                dst,
+                unless_zero,
+            } => {
+                if unless_zero.is_none_or(|slot| self.weight(slot) != Weight::ZERO) {
+                    self.touch(*dst);
+                    let (to_type, from_type) =
+                        (self.memory.type_of(dst.buf), self.memory.type_of(src.buf));
+                    let (to, others) = self.memory.split(*dst);
+                    if let Some(from) = others.get(*src) {
+                        kernels::convert(to, to_type, from, from_type);
+                    }
+                }
+            }
+            Action::Recode {
+                span,
+                codec,
+                unless_zero,
+            } => {
+                if unless_zero.is_none_or(|slot| self.weight(slot) != Weight::ZERO) {
+                    self.touch(*span);
+                    let dtype = self.memory.type_of(span.buf);
+                    kernels::recode(*codec, dtype, self.memory.bytes_mut(*span));
+                }
+            }
+            Action::Mix {
+                own,
+                operands,
+                form,
+                codec,
+            } => self.average(*own, operands, *form, *codec),
+            Action::Send { .. } | Action::Recv { .. } => unreachable!("messages go to a transport"),
+        }
+        true
+    }
+
+    fn fold(&mut self, dst: Span, operands: &[Operand], sum: Option<u32>) -> bool {
+        let mut total = 0u64;
+        if let Some(sum) = sum {
+            for o in operands {
+                let w = o.slot.map_or(0, |s| self.slots[s as usize]);
+                let Some(t) = total.checked_add(w) else {
+                    return false;
+                };
+                total = t;
+            }
+            self.slots[sum as usize] = total;
+            if total == 0 {
+                return true;
+            }
+        }
+        self.touch(dst);
+        let weights: Vec<Option<Weight>> = operands
+            .iter()
+            .map(|o| o.slot.map(|s| self.weight(s)))
+            .collect();
+        let reduce: Reduce = self.program.plan.reduce;
+        let dtype = self.memory.type_of(dst.buf);
+        let (to, others) = self.memory.split(dst);
+        let terms: Vec<kernels::Term<'_>> = operands
+            .iter()
+            .zip(weights)
+            .map(|(o, weight)| kernels::Term {
+                source: source(&others, o.span),
+                weight,
+            })
+            .collect();
+        kernels::fold(dtype, reduce, to, &terms);
+        true
+    }
+
+    fn average(&mut self, own: Span, operands: &[Span], form: Form, codec: Codec) {
+        self.touch(own);
+        let dtype = self.memory.type_of(own.buf);
+        let (to, others) = self.memory.split(own);
+        let terms: Vec<kernels::MixTerm<'_>> = operands
+            .iter()
+            .zip(&self.mix.from)
+            .map(|(span, weight)| kernels::MixTerm {
+                bytes: others.get(*span).unwrap_or(&[]),
+                dtype: others.type_of(span.buf),
+                weight: *weight,
+            })
+            .collect();
+        kernels::mix(dtype, to, self.mix.keep, &terms, form, codec);
+    }
+
+    /// Group ranks whose messages are still awaited, ascending.
+    pub(crate) fn awaited(&self) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = self
+            .program
+            .steps
+            .iter()
+            .zip(&self.phase)
+            .filter_map(|(step, phase)| match step.action {
+                Action::Recv { from, .. } if *phase != Phase::Over => Some(from),
+                _ => None,
+            })
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        if ranks.is_empty() {
+            // Only sends are left: whoever does not take them is to blame.
+            ranks = self
+                .program
+                .steps
+                .iter()
+                .zip(&self.phase)
+                .filter_map(|(step, phase)| match step.action {
+                    Action::Send { to, .. } if *phase != Phase::Over => Some(to),
+                    _ => None,
+                })
+                .collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+        }
+        ranks
+    }
+
+    pub(crate) fn world_rank(&self, rank: Rank) -> Rank {
+        self.group.world_ranks[rank.idx()]
+    }
+
+    pub(crate) fn group_rank(&self, world: Rank) -> Option<Rank> {
+        group_rank(&self.group, world)
+    }
+}
+
+/// The number in the group of a rank of the job.
+pub(crate) fn group_rank(group: &GroupInfo, world: Rank) -> Option<Rank> {
+    group
+        .world_ranks
+        .iter()
+        .position(|r| *r == world)
+        .map(|i| Rank(i as u32))
+}
+
+fn source<'a>(others: &Others<'a>, span: Span) -> kernels::Source<'a> {
+    match others.get(span) {
+        None => kernels::Source::Dst,
+        Some(bytes) => kernels::Source::Bytes {
+            bytes,
+            dtype: others.type_of(span.buf),
+        },
+    }
+}
+
+/// Scales into a small room first: both changes at once are rare enough for two passes over a cached tile.
+fn scale_and_encode(codec: Codec, dtype: DType, room: &mut [u8], from: &[u8], factor: f64) {
+    const TILE: usize = 1024;
+    let mut tile = [0i64; TILE];
+    let size = dtype.size();
+    let wire = codec.wire_type(dtype).unwrap_or(dtype).size();
+    let tile_bytes = gaggle_core::raw::bytes_of_mut(&mut tile);
+    for (from, room) in from
+        .chunks(TILE * 8 / size * size)
+        .zip(room.chunks_mut(TILE * 8 / size * wire))
+    {
+        let scaled = &mut tile_bytes[..from.len()];
+        kernels::scale(dtype, scaled, from, factor);
+        kernels::encode(codec, dtype, room, scaled);
+    }
+}

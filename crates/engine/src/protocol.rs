@@ -1,0 +1,305 @@
+//! The engine's words on the wire: the head of a message, and what engines tell each other over the control plane.
+
+use gaggle_core::{Class, Descriptor, OpId, Rank};
+
+/// The head of every message: the hash of the operation's descriptor, the weight of the data, and on the first message of a link the descriptor itself.
+///
+/// Bytes: 0 hash u64, 8 weight u64, then the descriptor or nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Head {
+    pub(crate) hash: u64,
+    pub(crate) weight: u64,
+    pub(crate) descriptor: Option<Descriptor>,
+}
+
+impl Head {
+    const SHORT: usize = 16;
+    const LONG: usize = Self::SHORT + Descriptor::BYTES;
+
+    /// Writes the head into `room` and returns its length.
+    pub(crate) fn write(&self, room: &mut [u8; Self::LONG]) -> usize {
+        room[0..8].copy_from_slice(&self.hash.to_le_bytes());
+        room[8..16].copy_from_slice(&self.weight.to_le_bytes());
+        match self.descriptor {
+            None => Self::SHORT,
+            Some(d) => {
+                room[Self::SHORT..].copy_from_slice(&d.to_bytes());
+                Self::LONG
+            }
+        }
+    }
+
+    /// Room for the longest head.
+    pub(crate) const fn room() -> [u8; Self::LONG] {
+        [0; Self::LONG]
+    }
+
+    /// As received; `None` for anything else.
+    pub(crate) fn read(b: &[u8]) -> Option<Head> {
+        let descriptor = match b.len() {
+            Self::SHORT => None,
+            Self::LONG => Some(Descriptor::from_bytes(&b[Self::SHORT..])?),
+            _ => return None,
+        };
+        Some(Head {
+            hash: u64_at(b, 0)?,
+            weight: u64_at(b, 8)?,
+            descriptor,
+        })
+    }
+}
+
+const _: () = assert!(Head::LONG <= gaggle_core::HEAD_MAX);
+
+fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// How far a rank is with an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Progress {
+    /// It has not been called there yet.
+    NotStarted,
+    /// It is in flight there, as this.
+    Running(Descriptor),
+    /// It is over there; it was this, where that is still known.
+    Over(Option<Descriptor>),
+}
+
+/// Why an operation failed somewhere, so that it fails for the same cause everywhere. Ranks are the job's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Blame {
+    Timeout(Vec<Rank>),
+    Lost(Rank, String),
+    Left(Rank),
+    Other(String),
+}
+
+/// What engines tell each other.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Word {
+    /// How far the sender is with an operation.
+    Describe(OpId, Progress),
+    /// Everybody is asked to describe how far they are.
+    Query(OpId),
+    /// The operation has failed at the sender's.
+    Failed(OpId, Blame),
+    /// The group is aborted.
+    Abort(u64, String),
+}
+
+/// Longest reason that is passed on, so that a word fits into a control message.
+const TEXT_MAX: usize = 1024;
+
+impl Word {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(128);
+        match self {
+            Word::Describe(op, progress) => {
+                b.push(1);
+                put_op(&mut b, op);
+                let (state, descriptor) = match progress {
+                    Progress::NotStarted => (0, None),
+                    Progress::Running(d) => (1, Some(d)),
+                    Progress::Over(d) => (2, d.as_ref()),
+                };
+                b.push(state);
+                if let Some(d) = descriptor {
+                    b.extend_from_slice(&d.to_bytes());
+                }
+            }
+            Word::Query(op) => {
+                b.push(2);
+                put_op(&mut b, op);
+            }
+            Word::Failed(op, blame) => {
+                b.push(3);
+                put_op(&mut b, op);
+                match blame {
+                    Blame::Timeout(ranks) => {
+                        b.push(0);
+                        // More culprits than fit are cut: the first ones are enough to go on.
+                        for r in ranks.iter().take(512) {
+                            b.extend_from_slice(&r.0.to_le_bytes());
+                        }
+                    }
+                    Blame::Lost(rank, why) => {
+                        b.push(1);
+                        b.extend_from_slice(&rank.0.to_le_bytes());
+                        put_text(&mut b, why);
+                    }
+                    Blame::Left(rank) => {
+                        b.push(2);
+                        b.extend_from_slice(&rank.0.to_le_bytes());
+                    }
+                    Blame::Other(what) => {
+                        b.push(3);
+                        put_text(&mut b, what);
+                    }
+                }
+            }
+            Word::Abort(group, reason) => {
+                b.push(4);
+                b.extend_from_slice(&group.to_le_bytes());
+                put_text(&mut b, reason);
+            }
+        }
+        b
+    }
+
+    /// As received; `None` for anything else.
+    pub(crate) fn from_bytes(b: &[u8]) -> Option<Word> {
+        let (&kind, b) = b.split_first()?;
+        if kind == 4 {
+            return Some(Word::Abort(u64_at(b, 0)?, text(b.get(8..)?)));
+        }
+        let (op, rest) = read_op(b)?;
+        match kind {
+            1 => {
+                let (&state, rest) = rest.split_first()?;
+                let progress = match (state, rest.len()) {
+                    (0, 0) => Progress::NotStarted,
+                    (1, Descriptor::BYTES) => Progress::Running(Descriptor::from_bytes(rest)?),
+                    (2, 0) => Progress::Over(None),
+                    (2, Descriptor::BYTES) => Progress::Over(Some(Descriptor::from_bytes(rest)?)),
+                    _ => return None,
+                };
+                Some(Word::Describe(op, progress))
+            }
+            2 => rest.is_empty().then_some(Word::Query(op)),
+            3 => {
+                let (&kind, rest) = rest.split_first()?;
+                let blame = match kind {
+                    0 if rest.len() % 4 == 0 => Blame::Timeout(
+                        (0..rest.len() / 4)
+                            .filter_map(|i| u32_at(rest, i * 4))
+                            .map(Rank)
+                            .collect(),
+                    ),
+                    1 => Blame::Lost(Rank(u32_at(rest, 0)?), text(rest.get(4..)?)),
+                    2 => Blame::Left(Rank(u32_at(rest, 0)?)),
+                    3 => Blame::Other(text(rest)),
+                    _ => return None,
+                };
+                Some(Word::Failed(op, blame))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn put_op(b: &mut Vec<u8>, op: &OpId) {
+    b.extend_from_slice(&op.group.to_le_bytes());
+    b.extend_from_slice(&op.lane.to_le_bytes());
+    b.push(op.class as u8);
+    b.extend_from_slice(&op.seq.to_le_bytes());
+}
+
+fn read_op(b: &[u8]) -> Option<(OpId, &[u8])> {
+    let class = match *b.get(12)? {
+        0 => Class::Collective,
+        1 => Class::Neighbour,
+        _ => return None,
+    };
+    let op = OpId {
+        group: u64_at(b, 0)?,
+        lane: u32_at(b, 8)?,
+        class,
+        seq: u64_at(b, 13)?,
+    };
+    Some((op, b.get(21..)?))
+}
+
+fn put_text(b: &mut Vec<u8>, text: &str) {
+    b.extend_from_slice(&text.as_bytes()[..text.len().min(TEXT_MAX)]);
+}
+
+fn text(b: &[u8]) -> String {
+    String::from_utf8_lossy(&b[..b.len().min(TEXT_MAX)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaggle_core::{Algorithm, Codec, DType, OpKind, Reduce};
+    use proptest::prelude::*;
+
+    fn op() -> OpId {
+        OpId {
+            group: 77,
+            lane: 3,
+            class: Class::Neighbour,
+            seq: 1 << 50,
+        }
+    }
+
+    fn descriptor() -> Descriptor {
+        Descriptor {
+            id: op(),
+            incarnation: 1,
+            epoch: 2,
+            kind: OpKind::Mix,
+            dtype: DType::F32,
+            reduce: Reduce::Sum,
+            count: 5,
+            root: Rank(0),
+            codec: Codec::None,
+            algorithm: Algorithm::Neighbour,
+            divisor: 0,
+            mode: 0,
+            priority: 0,
+            slice: 10,
+            tables: 11,
+        }
+    }
+
+    #[test]
+    fn words_round_trip() {
+        for word in [
+            Word::Describe(op(), Progress::NotStarted),
+            Word::Describe(op(), Progress::Running(descriptor())),
+            Word::Describe(op(), Progress::Over(None)),
+            Word::Describe(op(), Progress::Over(Some(descriptor()))),
+            Word::Query(op()),
+            Word::Failed(op(), Blame::Timeout(vec![Rank(1), Rank(70_000)])),
+            Word::Failed(op(), Blame::Lost(Rank(4), "closed".into())),
+            Word::Failed(op(), Blame::Left(Rank(4))),
+            Word::Failed(op(), Blame::Other("x".into())),
+            Word::Abort(9, "stop".into()),
+        ] {
+            assert_eq!(Word::from_bytes(&word.to_bytes()), Some(word));
+        }
+    }
+
+    #[test]
+    fn heads_round_trip() {
+        for head in [
+            Head {
+                hash: 1,
+                weight: 2,
+                descriptor: None,
+            },
+            Head {
+                hash: 3,
+                weight: 4,
+                descriptor: Some(descriptor()),
+            },
+        ] {
+            let mut room = Head::room();
+            let n = head.write(&mut room);
+            assert_eq!(Head::read(&room[..n]), Some(head));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_word_or_nothing(b in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Word::from_bytes(&b);
+            let _ = Head::read(&b);
+        }
+    }
+}

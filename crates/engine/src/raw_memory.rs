@@ -1,0 +1,199 @@
+//! The memory of one operation: the caller's buffer and the plan's scratch, reached by span.
+//!
+//! # Safety
+//! An [`OpMemory`] holds a raw pointer to the caller's buffer.
+//! For owned memory it keeps the [`Region`]; for borrowed memory its maker promises that the borrow outlives it.
+//! All access goes through spans that are checked against the lengths, under the engine's lock, one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
+
+use gaggle_collectives::{Buf, Span};
+use gaggle_core::{DType, Error, Loan, Region, ViewMut};
+use std::ptr::NonNull;
+
+/// What an operation works on.
+pub(crate) struct OpMemory {
+    user: NonNull<u8>,
+    user_bytes: usize,
+    user_type: DType,
+    /// Words, so that every element type is aligned.
+    scratch: Vec<u64>,
+    scratch_bytes: usize,
+    region: Option<Region>,
+}
+
+// SAFETY: the pointer stands for memory that this value owns, or has been lent for its whole life; elements are `Send`.
+unsafe impl Send for OpMemory {}
+
+impl OpMemory {
+    /// Over memory that the operation owns.
+    pub(crate) fn owned(mut region: Region) -> Result<OpMemory, (Error, Region)> {
+        let Some(mut view) = region.view() else {
+            let error = Error::invalid("start", "the engine works on host memory only");
+            return Err((error, region));
+        };
+        let (user, len, user_type) = (view.as_ptr(), view.len(), view.dtype());
+        Ok(OpMemory {
+            user,
+            user_bytes: len * user_type.size(),
+            user_type,
+            scratch: vec![],
+            scratch_bytes: 0,
+            region: Some(region),
+        })
+    }
+
+    /// Over memory that the caller lends.
+    ///
+    /// # Safety
+    /// What `view` borrows stays borrowed until this value is dropped.
+    pub(crate) unsafe fn borrowed(mut view: ViewMut<'_>) -> OpMemory {
+        OpMemory {
+            user: view.as_ptr(),
+            user_bytes: view.len() * view.dtype().size(),
+            user_type: view.dtype(),
+            scratch: vec![],
+            scratch_bytes: 0,
+            region: None,
+        }
+    }
+
+    /// Room for the plan, in the accumulator type; `pooled` is reused.
+    pub(crate) fn attach_scratch(&mut self, mut pooled: Vec<u64>, elems: u64) {
+        self.scratch_bytes = elems as usize * self.user_type.accumulator().size();
+        let words = self.scratch_bytes.div_ceil(8);
+        if pooled.len() < words {
+            pooled.resize(words, 0);
+        }
+        self.scratch = pooled;
+    }
+
+    /// Takes the memory apart: the scratch for the pool, the region for its owner.
+    pub(crate) fn into_parts(self) -> (Vec<u64>, Option<Region>) {
+        (self.scratch, self.region)
+    }
+
+    /// Element type of a buffer.
+    pub(crate) fn type_of(&self, buf: Buf) -> DType {
+        match buf {
+            Buf::User => self.user_type,
+            Buf::Scratch => self.user_type.accumulator(),
+        }
+    }
+
+    fn locate(&self, span: Span) -> (NonNull<u8>, usize) {
+        let size = self.type_of(span.buf).size() as u64;
+        let (base, limit) = match span.buf {
+            Buf::User => (self.user, self.user_bytes),
+            Buf::Scratch => (
+                NonNull::from(self.scratch.as_slice()).cast(),
+                self.scratch_bytes,
+            ),
+        };
+        let end = span
+            .at
+            .checked_add(span.len)
+            .and_then(|e| e.checked_mul(size));
+        assert!(
+            end.is_some_and(|e| e <= limit as u64),
+            "{span} lies outside its buffer of {limit} bytes"
+        );
+        // SAFETY: `at` is at most the buffer's length, as just checked, so the pointer stays within (or one past) the allocation.
+        let at = unsafe { base.add((span.at * size) as usize) };
+        (at, (span.len * size) as usize)
+    }
+
+    /// The bytes of a span.
+    pub(crate) fn bytes(&self, span: Span) -> &[u8] {
+        let (at, len) = self.locate(span);
+        // SAFETY: `locate` checked the bounds; the memory is initialised; nobody writes it while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
+    }
+
+    /// The bytes of a span, for writing.
+    pub(crate) fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        self.split(span).0
+    }
+
+    /// One span for writing, and the rest of the memory for reading beside it.
+    pub(crate) fn split(&mut self, dst: Span) -> (&mut [u8], Others<'_>) {
+        let (at, len) = self.locate(dst);
+        // SAFETY: `locate` checked the bounds; `self` is mutably borrowed; `Others` hands out nothing that overlaps `dst`; a span that is lent to a peer is written by no step (the checker's proof).
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        (bytes, Others { memory: self, dst })
+    }
+
+    /// Lends a span to a transport.
+    pub(crate) fn lend(&self, span: Span) -> Loan {
+        let (at, len) = self.locate(span);
+        // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and the plan writes no span while it is being sent.
+        unsafe { Loan::new(at, len) }
+    }
+}
+
+/// The memory beside a span that is being written.
+pub(crate) struct Others<'a> {
+    memory: &'a OpMemory,
+    dst: Span,
+}
+
+impl<'a> Others<'a> {
+    /// The bytes of a span that does not overlap the one being written; `None` for exactly that one.
+    ///
+    /// # Panics
+    /// On a partial overlap, which the plan's checker excludes.
+    pub(crate) fn get(&self, span: Span) -> Option<&'a [u8]> {
+        if span == self.dst {
+            return None;
+        }
+        assert!(
+            !span.overlaps(self.dst),
+            "{span} overlaps {}, which is being written",
+            self.dst
+        );
+        Some(self.memory.bytes(span))
+    }
+
+    /// Element type of a buffer.
+    pub(crate) fn type_of(&self, buf: Buf) -> DType {
+        self.memory.type_of(buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(n: usize) -> OpMemory {
+        OpMemory::owned(Region::new((0..n).map(|i| i as f32).collect::<Vec<_>>()))
+            .ok()
+            .unwrap()
+    }
+
+    #[test]
+    fn spans_are_elements_of_their_buffer() {
+        let mut m = memory(4);
+        m.attach_scratch(vec![], 3);
+        m.bytes_mut(Span::scratch(1, 2)).fill(7);
+        assert_eq!(
+            m.bytes(Span::user(2, 2)),
+            gaggle_core::raw::bytes_of(&[2.0f32, 3.0])
+        );
+        let (dst, others) = m.split(Span::user(0, 2));
+        assert!(others.get(Span::user(0, 2)).is_none());
+        dst.copy_from_slice(others.get(Span::scratch(1, 2)).unwrap());
+        assert_eq!(m.bytes(Span::user(0, 2)), [7; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "user[2..5] lies outside its buffer of 16 bytes")]
+    fn a_span_beyond_the_buffer_is_a_bug() {
+        memory(4).bytes(Span::user(2, 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "overlaps")]
+    fn a_partial_overlap_is_a_bug() {
+        let mut m = memory(4);
+        let (_dst, others) = m.split(Span::user(0, 2));
+        others.get(Span::user(1, 2));
+    }
+}

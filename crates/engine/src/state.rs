@@ -1,0 +1,1100 @@
+//! The engine's state: operations in flight, lanes, groups, peers. A state machine; the threads are in `drive`.
+//!
+//! Transports and the control plane report through [`LinkSink`] and [`ControlView`]; whatever follows from a report and needs the network is queued and done after the call ([`State::settle`]).
+
+use crate::{
+    config::EngineConfig,
+    op::{OpStart, OpState, Phase, Status, group_rank},
+    program::Programs,
+    protocol::{Blame, Head, Progress, Word},
+    sync::Arc,
+    trouble::{Answers, Troubles},
+};
+use gaggle_collectives::{Action, Span};
+use gaggle_core::{
+    Cause, Class, Control, ControlSink, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo,
+    Inlet, MsgKey, OpId, Outlet, Rank, Sink, Transfer, Transport, TransportError, Verdict, XferId,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+/// One step that an engine has run, for comparison with the plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The operation.
+    pub op: OpId,
+    /// The step's index in the plan.
+    pub step: u32,
+    /// Number in the group of the rank that it exchanged with; `None` for local steps.
+    pub peer: Option<Rank>,
+    /// The elements that it sent, or wrote.
+    pub span: Span,
+}
+
+/// What cannot be done from within a report.
+enum Later {
+    Fail(usize, u64, Error),
+    Word(Word),
+    DeclareLost(Rank, String),
+    Forget(OpId),
+}
+
+#[derive(Default)]
+struct LaneState {
+    next_seq: u64,
+    /// Largest round started.
+    last_round: Option<u64>,
+    /// Error of a detached operation, for the next one.
+    sticky: Option<Error>,
+}
+
+pub(crate) struct State {
+    pub(crate) me: Rank,
+    pub(crate) config: EngineConfig,
+    /// Which link reaches each world rank.
+    route: Vec<Option<u8>>,
+    pub(crate) programs: Programs,
+    ops: Vec<Option<Box<OpState>>>,
+    free: Vec<usize>,
+    by_id: HashMap<OpId, usize>,
+    xfers: HashMap<(u8, XferId), (usize, u32)>,
+    lanes: HashMap<(u64, u32), LaneState>,
+    /// Why a group's collectives cannot work any more.
+    poisoned: HashMap<u64, Error>,
+    /// Groups that were used here, to find those that a dead rank belongs to.
+    groups: HashMap<u64, Arc<GroupInfo>>,
+    down: Vec<Option<Down>>,
+    ready: VecDeque<(usize, u64, u32)>,
+    later: VecDeque<Later>,
+    /// Operations that peers have begun and this rank has not.
+    early: HashMap<OpId, Vec<(Rank, Head)>>,
+    troubles: Troubles,
+    serial: u64,
+    scratch_pool: Vec<Vec<u64>>,
+    pub(crate) record: Vec<Record>,
+    /// Set for good when this engine is of no use any more.
+    pub(crate) closed: Option<Error>,
+    /// Whether an operation has ended since this was last looked at.
+    pub(crate) completed: bool,
+    now: Duration,
+}
+
+/// Early heads kept per operation and rank are few; this bounds what a babbling peer can make us keep.
+const MAX_EARLY: usize = 4096;
+/// Scratch buffers kept for reuse.
+const MAX_POOL: usize = 16;
+
+impl State {
+    pub(crate) fn new(
+        me: Rank,
+        world: u32,
+        config: EngineConfig,
+        links: &[Box<dyn Transport>],
+    ) -> State {
+        let mut route = vec![None; world as usize];
+        // The first transport that reaches a rank is the fastest: the caller gives them in that order.
+        for (i, link) in links.iter().enumerate().rev() {
+            for peer in link.peers() {
+                if let Some(r) = route.get_mut(peer.idx()) {
+                    *r = Some(i as u8);
+                }
+            }
+        }
+        State {
+            me,
+            config,
+            route,
+            programs: Programs::default(),
+            ops: vec![],
+            free: vec![],
+            by_id: HashMap::new(),
+            xfers: HashMap::new(),
+            lanes: HashMap::new(),
+            poisoned: HashMap::new(),
+            groups: HashMap::new(),
+            down: vec![None; world as usize],
+            ready: VecDeque::new(),
+            later: VecDeque::new(),
+            early: HashMap::new(),
+            troubles: Troubles::default(),
+            serial: 0,
+            scratch_pool: vec![],
+            record: vec![],
+            closed: None,
+            completed: false,
+            now: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn set_now(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    pub(crate) fn reaches(&self, world: Rank) -> bool {
+        world == self.me || self.route.get(world.idx()).is_some_and(Option::is_some)
+    }
+
+    // ---- starting -------------------------------------------------------------------------
+
+    /// Takes the next number of a lane, or the caller's round. `Err`: the operation cannot be started.
+    pub(crate) fn next_id(
+        &mut self,
+        group: u64,
+        lane: u32,
+        round: Option<u64>,
+        name: &str,
+    ) -> Result<OpId, Error> {
+        let state = self.lanes.entry((group, lane)).or_default();
+        match round {
+            None => {
+                let seq = state.next_seq;
+                state.next_seq += 1;
+                Ok(OpId {
+                    group,
+                    lane,
+                    class: Class::Collective,
+                    seq,
+                })
+            }
+            Some(t) => {
+                if let Some(last) = state.last_round.filter(|last| t <= *last) {
+                    return Err(Error::invalid(
+                        name,
+                        format!(
+                            "round {t} on lane {lane} after round {last}: rounds of a lane only grow"
+                        ),
+                    ));
+                }
+                state.last_round = Some(t);
+                Ok(OpId {
+                    group,
+                    lane,
+                    class: Class::Neighbour,
+                    seq: t,
+                })
+            }
+        }
+    }
+
+    /// Puts a planned operation into flight.
+    pub(crate) fn start(&mut self, mut s: OpStart) {
+        let (id, descriptor) = (s.descriptor.id, s.descriptor);
+        self.groups
+            .entry(id.group)
+            .or_insert_with(|| Arc::clone(&s.group));
+        let scratch = self.take_scratch(
+            s.program.plan.scratch_len,
+            s.descriptor.dtype.accumulator().size(),
+        );
+        s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
+        let op = Box::new(OpState::new(s));
+        let serial = op.serial;
+        let idx = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len() - 1
+        });
+        let obstacle = self.obstacle(&op);
+        for (step, waits) in op.waits.iter().enumerate() {
+            if *waits == 0 {
+                self.ready.push_back((idx, serial, step as u32));
+            }
+        }
+        let empty = op.left == 0;
+        self.ops[idx] = Some(op);
+        self.by_id.insert(id, idx);
+        if id.class == Class::Neighbour {
+            self.forget_earlier_rounds(id);
+        }
+        if let Some(error) = obstacle {
+            return self.later.push_back(Later::Fail(idx, serial, error));
+        }
+        if empty {
+            return self.complete(idx);
+        }
+        let early = self.early.remove(&id).unwrap_or_default();
+        if early
+            .iter()
+            .any(|(from, head)| !self.agrees(idx, *from, head))
+            || self.troubles.disputed(&id, &descriptor)
+        {
+            self.dispute(idx);
+        } else if self.troubles.known(&id) {
+            self.describe(id, descriptor);
+        }
+    }
+
+    /// Tells everybody what this rank calls, once.
+    fn describe(&mut self, id: OpId, descriptor: Descriptor) {
+        if self.troubles.say(id) {
+            control_word(
+                &mut self.later,
+                Word::Describe(id, Progress::Running(descriptor)),
+            );
+        }
+    }
+
+    fn take_scratch(&mut self, elems: u64, size: usize) -> Vec<u64> {
+        let words = (elems as usize * size).div_ceil(8);
+        let fits = self.scratch_pool.iter().position(|s| s.len() >= words);
+        match fits.or_else(|| self.scratch_pool.len().checked_sub(1)) {
+            Some(i) if words > 0 => self.scratch_pool.swap_remove(i),
+            _ => vec![],
+        }
+    }
+
+    /// Why an operation cannot succeed from the start.
+    fn obstacle(&mut self, op: &OpState) -> Option<Error> {
+        let id = op.id;
+        if let Some(error) = &self.closed {
+            return Some(error.clone());
+        }
+        if let Some(error) = self
+            .lanes
+            .get_mut(&(id.group, id.lane))
+            .and_then(|l| l.sticky.take())
+        {
+            return Some(error);
+        }
+        if let Some(blame) = self.troubles.failed(&id) {
+            return Some(self.blame_error(op, &blame));
+        }
+        if id.class == Class::Collective {
+            if let Some(error) = self.poisoned.get(&id.group) {
+                return Some(error.clone());
+            }
+            let members = op.group.world_ranks.iter();
+            let gone = members
+                .filter_map(|r| Some((*r, self.down[r.idx()].clone()?)))
+                .next();
+            return gone.map(|(rank, how)| self.gone_error(op, rank, &how));
+        }
+        let peers = op.peers.iter().map(|r| op.world_rank(*r));
+        let gone = peers
+            .filter_map(|r| Some((r, self.down[r.idx()].clone()?)))
+            .next();
+        gone.map(|(rank, how)| self.gone_error(op, rank, &how))
+    }
+
+    /// A skipped round's messages would hold the link's credit for ever.
+    fn forget_earlier_rounds(&mut self, id: OpId) {
+        let stale: Vec<OpId> = self
+            .early
+            .keys()
+            .filter(|e| {
+                (e.group, e.lane, e.class) == (id.group, id.lane, id.class) && e.seq < id.seq
+            })
+            .copied()
+            .collect();
+        for op in stale {
+            self.early.remove(&op);
+            self.later.push_back(Later::Forget(op));
+        }
+    }
+
+    // ---- running --------------------------------------------------------------------------
+
+    /// Runs what is ready and does what was put off. Returns how much that was.
+    pub(crate) fn settle(&mut self, links: &[Box<dyn Transport>], control: &dyn Control) -> u64 {
+        let mut n = 0;
+        loop {
+            if let Some((idx, serial, step)) = self.ready.pop_front() {
+                n += 1;
+                self.run_step(links, idx, serial, step);
+            } else if let Some(later) = self.later.pop_front() {
+                n += 1;
+                match later {
+                    Later::Fail(idx, serial, error) => self.fail(links, idx, serial, error),
+                    Later::Word(word) => control.broadcast(&word.to_bytes()),
+                    Later::DeclareLost(rank, why) => control.declare_lost(rank, &why),
+                    Later::Forget(op) => {
+                        for link in links {
+                            link.forget(op);
+                        }
+                    }
+                }
+            } else {
+                return n;
+            }
+        }
+    }
+
+    fn op(&mut self, idx: usize, serial: u64) -> Option<&mut OpState> {
+        self.ops
+            .get_mut(idx)?
+            .as_deref_mut()
+            .filter(|op| op.serial == serial)
+    }
+
+    fn run_step(&mut self, links: &[Box<dyn Transport>], idx: usize, serial: u64, step: u32) {
+        let Some(op) = self.op(idx, serial) else {
+            return;
+        };
+        let program = Arc::clone(&op.program);
+        let (dir, peer, tag) = match &program.steps[step as usize].action {
+            Action::Send { to, tag, .. } => (Dir::Send, *to, *tag),
+            Action::Recv { from, tag, .. } => (Dir::Recv, *from, *tag),
+            _ => {
+                return if op.compute(step) {
+                    self.step_over(idx, step);
+                } else {
+                    self.overflow(idx, serial);
+                };
+            }
+        };
+        let world = op.world_rank(peer);
+        let (dtype, bytes) = op.wire(step);
+        let mut head = Head::room();
+        let mut head_len = 0;
+        if dir == Dir::Send {
+            let first = !std::mem::replace(&mut op.described[peer.idx()], true);
+            let descriptor = first.then_some(op.descriptor);
+            head_len = Head {
+                hash: op.hash,
+                weight: op.sent_weight(step),
+                descriptor,
+            }
+            .write(&mut head);
+        }
+        let (key, priority, loan) = (
+            MsgKey { op: op.id, tag },
+            op.descriptor.priority,
+            op.lendable(step),
+        );
+        let loan = loan
+            .filter(|_| dir == Dir::Send)
+            .map(|span| op.memory.lend(span));
+        let Some(link) = self.route[world.idx()] else {
+            let error = Error::internal(format!("no transport reaches world {world}"));
+            return self.later.push_back(Later::Fail(idx, serial, error));
+        };
+        let transport = &links[link as usize];
+        let posted = transport.post(Transfer {
+            dir,
+            peer: world,
+            key,
+            bytes,
+            unit: dtype.size() as u32,
+            priority,
+            head: &head[..head_len],
+            loan: loan.filter(|_| transport.wants_loans()),
+        });
+        match posted {
+            Ok(id) => {
+                if let Some(op) = self.op(idx, serial) {
+                    op.phase[step as usize] = Phase::Posted;
+                    op.xfers[step as usize] = Some((link, id));
+                    self.xfers.insert((link, id), (idx, step));
+                }
+            }
+            Err(e) => self.transfer_failed(idx, serial, world, e),
+        }
+    }
+
+    fn overflow(&mut self, idx: usize, serial: u64) {
+        let error = Error::invalid("mean", "the sum of weights is 2³² or more");
+        self.later.push_back(Later::Fail(idx, serial, error));
+    }
+
+    fn transfer_failed(&mut self, idx: usize, serial: u64, peer: Rank, e: TransportError) {
+        let Some(op) = self.op(idx, serial) else {
+            return;
+        };
+        let error = match &e {
+            TransportError::Down { how, .. } => {
+                let how = how.clone();
+                let op = self.ops[idx].take();
+                let error = op.as_ref().map(|op| self.gone_error(op, peer, &how));
+                self.ops[idx] = op;
+                error.unwrap_or_else(|| Error::internal(e.to_string()))
+            }
+            TransportError::Length { .. } => Cause::Protocol {
+                peer: peer.to_string(),
+                what: format!("{}: {e}", op.descriptor.name()),
+            }
+            .into(),
+            _ => Error::internal(format!("{}: {e}", op.descriptor.name())),
+        };
+        self.later.push_back(Later::Fail(idx, serial, error));
+    }
+
+    /// A step is over: what waited for it may run.
+    fn step_over(&mut self, idx: usize, step: u32) {
+        let Some(op) = self.ops[idx].as_deref_mut() else {
+            return;
+        };
+        op.phase[step as usize] = Phase::Over;
+        op.xfers[step as usize] = None;
+        op.left -= 1;
+        let program = Arc::clone(&op.program);
+        if self.config.record {
+            self.record.push(record(op, step));
+        }
+        for next in program.successors(step) {
+            op.waits[*next as usize] -= 1;
+            if op.waits[*next as usize] == 0 {
+                self.ready.push_back((idx, op.serial, *next));
+            }
+        }
+        if op.left == 0 {
+            self.complete(idx);
+        }
+    }
+
+    fn remove(&mut self, idx: usize) -> Option<Box<OpState>> {
+        let op = self.ops.get_mut(idx)?.take()?;
+        self.by_id.remove(&op.id);
+        self.free.push(idx);
+        self.completed = true;
+        Some(op)
+    }
+
+    fn complete(&mut self, idx: usize) {
+        let Some(op) = self.remove(idx) else {
+            return;
+        };
+        self.troubles.over(op.descriptor);
+        let mut done = Done::default();
+        done.weight = op.total_weight();
+        done.bytes_sent = op.bytes_sent;
+        done.started = op.started;
+        done.finished = self.now;
+        self.hand_back(*op, Ok(done));
+    }
+
+    fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
+        let lane = (op.id.group, op.id.lane);
+        let (scratch, io) = op.memory.into_parts();
+        if !scratch.is_empty() && self.scratch_pool.len() < MAX_POOL {
+            self.scratch_pool.push(scratch);
+        }
+        if let Some(Finished {
+            result: Err(error), ..
+        }) = op.completion.set(Finished { io, result })
+        {
+            self.lanes.entry(lane).or_default().sticky = Some(error);
+        }
+    }
+
+    /// A detached handle's error, which came before it was dropped.
+    pub(crate) fn set_sticky(&mut self, group: u64, lane: u32, error: Error) {
+        self.lanes.entry((group, lane)).or_default().sticky = Some(error);
+    }
+
+    /// Ends an operation with an error: quiesces its transfers, then hands the memory back.
+    fn fail(&mut self, links: &[Box<dyn Transport>], idx: usize, serial: u64, error: Error) {
+        if self.op(idx, serial).is_none() {
+            return;
+        }
+        let Some(op) = self.remove(idx) else {
+            return;
+        };
+        for (link, id) in op.xfers.iter().flatten() {
+            links[*link as usize].cancel(*id);
+            self.xfers.remove(&(*link, *id));
+        }
+        for link in links {
+            link.forget(op.id);
+        }
+        self.early.remove(&op.id);
+        self.troubles.over(op.descriptor);
+        // The same cause everywhere; a neighbour round's failure concerns nobody else.
+        if op.id.class == Class::Collective
+            && let Some(blame) = blame_of(&op, &error)
+        {
+            control_word(&mut self.later, Word::Failed(op.id, blame));
+        }
+        self.hand_back(*op, Err(error));
+    }
+
+    /// Ends everything, for good.
+    pub(crate) fn close(
+        &mut self,
+        links: &[Box<dyn Transport>],
+        control: &dyn Control,
+        error: Error,
+    ) {
+        self.closed.get_or_insert(error.clone());
+        for idx in 0..self.ops.len() {
+            if let Some(serial) = self.ops[idx].as_ref().map(|op| op.serial) {
+                self.fail(links, idx, serial, error.clone());
+            }
+        }
+        self.ready.clear();
+        self.settle(links, control);
+    }
+
+    // ---- trouble --------------------------------------------------------------------------
+
+    fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
+        self.ops[idx].as_ref().is_none_or(|op| op.hash == head.hash)
+    }
+
+    /// Somebody calls something else under the same number: everybody is asked, and told.
+    fn dispute(&mut self, idx: usize) {
+        let Some(op) = self.ops[idx].as_deref_mut() else {
+            return;
+        };
+        let (id, descriptor, deadline) = (op.id, op.descriptor, op.deadline);
+        if op.status == Status::Running {
+            op.status = Status::Asking { until: deadline };
+        }
+        self.describe(id, descriptor);
+        self.try_verdict(idx, false);
+    }
+
+    /// Ends a questionable operation if everybody has answered, or if time is up.
+    fn try_verdict(&mut self, idx: usize, time_is_up: bool) {
+        let Some(op) = self.ops[idx].as_deref() else {
+            return;
+        };
+        let Status::Asking { .. } = op.status else {
+            return;
+        };
+        let answers = self.troubles.answers(&op.id);
+        let asked: Vec<Rank> = match op.id.class {
+            Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
+            Class::Neighbour => op.peers.clone(),
+        };
+        let me = op.group.rank;
+        let verdict = judge(op, me, &asked, answers, time_is_up, self.now);
+        if let Some(error) = verdict {
+            self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
+    }
+
+    fn blame_error(&self, op: &OpState, blame: &Blame) -> Error {
+        let name = op.descriptor.name();
+        match blame {
+            Blame::Timeout(ranks) => Cause::Timeout {
+                op: name,
+                waiting_for: ranks.iter().filter_map(|r| op.group_rank(*r)).collect(),
+                waited: self.now.saturating_sub(op.started),
+                detail: "found by another rank".into(),
+                partly_written: op.touched,
+            }
+            .into(),
+            Blame::Lost(rank, why) => self.gone_error(op, *rank, &Down::Lost(why.clone())),
+            Blame::Left(rank) => self.gone_error(op, *rank, &Down::Left),
+            Blame::Other(what) => Cause::Invalid {
+                op: name,
+                what: format!("failed on another rank: {what}"),
+            }
+            .into(),
+        }
+    }
+
+    fn gone_error(&self, op: &OpState, world_rank: Rank, how: &Down) -> Error {
+        let rank = op.group_rank(world_rank).unwrap_or(world_rank);
+        let name = op.descriptor.name();
+        match how {
+            Down::Lost(why) => Cause::PeerLost {
+                op: name,
+                rank,
+                world_rank,
+                why: why.clone(),
+                partly_written: op.touched,
+            }
+            .into(),
+            Down::Left => Cause::PeerLeft {
+                op: name,
+                rank,
+                world_rank,
+            }
+            .into(),
+        }
+    }
+
+    /// A rank is gone: operations that need it end, groups with it work no more.
+    fn peer_gone(&mut self, world: Rank, how: &Down) {
+        let Some(slot) = self.down.get_mut(world.idx()) else {
+            return;
+        };
+        if slot.is_some() {
+            return;
+        }
+        *slot = Some(how.clone());
+        for idx in 0..self.ops.len() {
+            let Some(op) = self.ops[idx].as_deref() else {
+                continue;
+            };
+            let needs = match (op.id.class, how) {
+                (Class::Collective, Down::Lost(_)) => op.group_rank(world).is_some(),
+                // Who left has sent all it had to; only what can no longer come is missing.
+                (_, Down::Left) => op.awaited().iter().any(|r| op.world_rank(*r) == world),
+                (Class::Neighbour, Down::Lost(_)) => {
+                    op.peers.iter().any(|r| op.world_rank(*r) == world)
+                }
+            };
+            if needs {
+                let error = self.gone_error(op, world, how);
+                self.later.push_back(Later::Fail(idx, op.serial, error));
+            }
+        }
+    }
+
+    fn failed_elsewhere(&mut self, id: OpId, blame: Blame) {
+        if let Some(&idx) = self.by_id.get(&id) {
+            let Some(op) = self.ops[idx].as_deref() else {
+                return;
+            };
+            let error = self.blame_error(op, &blame);
+            self.later.push_back(Later::Fail(idx, op.serial, error));
+        } else if !self.is_over(&id) {
+            self.troubles.fail(id, blame);
+        }
+    }
+
+    /// Whether this rank has had the operation.
+    fn is_over(&self, id: &OpId) -> bool {
+        let Some(lane) = self.lanes.get(&(id.group, id.lane)) else {
+            return false;
+        };
+        let begun = match id.class {
+            Class::Collective => id.seq < lane.next_seq,
+            Class::Neighbour => lane.last_round.is_some_and(|last| id.seq <= last),
+        };
+        begun && !self.by_id.contains_key(id)
+    }
+
+    /// How far this rank is with an operation.
+    fn progress_of(&self, id: &OpId) -> Progress {
+        match self.by_id.get(id).and_then(|idx| self.ops[*idx].as_deref()) {
+            Some(op) => Progress::Running(op.descriptor),
+            None if self.is_over(id) => Progress::Over(self.troubles.recent(id)),
+            None => Progress::NotStarted,
+        }
+    }
+
+    pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
+        let by = self
+            .groups
+            .get(&group)
+            .and_then(|g| group_rank(g, by))
+            .unwrap_or(by);
+        let make = |op: String| -> Error {
+            Cause::Aborted {
+                op,
+                by,
+                reason: reason.to_owned(),
+            }
+            .into()
+        };
+        self.poisoned
+            .entry(group)
+            .or_insert_with(|| make("group".into()));
+        for (idx, op) in self.ops.iter().enumerate() {
+            if let Some(op) = op.as_deref().filter(|op| op.id.group == group) {
+                self.later
+                    .push_back(Later::Fail(idx, op.serial, make(op.descriptor.name())));
+            }
+        }
+    }
+
+    pub(crate) fn abort_everywhere(&mut self, group: &Arc<GroupInfo>, reason: &str) {
+        self.groups
+            .entry(group.id)
+            .or_insert_with(|| Arc::clone(group));
+        let first = !self.poisoned.contains_key(&group.id);
+        self.abort(group.id, self.me, reason);
+        if first {
+            control_word(&mut self.later, Word::Abort(group.id, reason.to_owned()));
+        }
+    }
+
+    // ---- time -----------------------------------------------------------------------------
+
+    /// Looks at the clock. Returns how many things were due.
+    pub(crate) fn tick(&mut self) -> u64 {
+        let now = self.now;
+        let mut n = 0;
+        for idx in 0..self.ops.len() {
+            let Some(op) = self.ops[idx].as_deref_mut() else {
+                continue;
+            };
+            if op.warn_at.is_some_and(|t| t <= now) {
+                op.warn_at = None;
+                n += 1;
+                let waiting_for = gaggle_core::name_ranks(&op.awaited());
+                let waited = now.saturating_sub(op.started);
+                tracing::warn!(op = %op.descriptor.name(), %waiting_for, ?waited, "still waiting");
+            }
+            match op.status {
+                Status::Running if op.deadline <= now => {
+                    n += 1;
+                    op.status = Status::Asking {
+                        until: now + self.config.grace,
+                    };
+                    let (id, descriptor) = (op.id, op.descriptor);
+                    // The answers go to everybody, so one question serves all.
+                    if self.troubles.ask(id, now, self.config.grace) {
+                        control_word(&mut self.later, Word::Query(id));
+                    }
+                    self.describe(id, descriptor);
+                    self.try_verdict(idx, false);
+                }
+                Status::Asking { until } if until <= now => {
+                    n += 1;
+                    self.try_verdict(idx, true);
+                }
+                _ => {}
+            }
+        }
+        n
+    }
+
+    /// When to look at the clock next.
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        let ops = self.ops.iter().flatten();
+        ops.map(|op| {
+            let due = match op.status {
+                Status::Running => op.deadline,
+                Status::Asking { until } => until,
+            };
+            op.warn_at.map_or(due, |w| w.min(due))
+        })
+        .min()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+fn control_word(later: &mut VecDeque<Later>, word: Word) {
+    later.push_back(Later::Word(word));
+}
+
+/// What the others are told of a failure. A mismatch they find themselves; an abort they are told by its own word.
+fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
+    match error.cause() {
+        Cause::Timeout { waiting_for, .. } => Some(Blame::Timeout(
+            waiting_for.iter().map(|r| op.world_rank(*r)).collect(),
+        )),
+        Cause::PeerLost {
+            world_rank, why, ..
+        } => Some(Blame::Lost(*world_rank, why.clone())),
+        Cause::PeerLeft { world_rank, .. } => Some(Blame::Left(*world_rank)),
+        Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
+        other => Some(Blame::Other(other.to_string())),
+    }
+}
+
+/// The verdict over a questionable operation; `None` while answers may still come.
+fn judge(
+    op: &OpState,
+    me: Rank,
+    asked: &[Rank],
+    answers: &Answers,
+    time_is_up: bool,
+    now: Duration,
+) -> Option<Error> {
+    let mut versions: Vec<(Descriptor, Vec<Rank>)> = vec![(op.descriptor, vec![me])];
+    let (mut silent, mut not_started) = (vec![], vec![]);
+    for rank in asked.iter().filter(|r| **r != me) {
+        match answers.get(&op.world_rank(*rank)) {
+            None => silent.push(*rank),
+            Some(Progress::NotStarted) => not_started.push(*rank),
+            Some(Progress::Running(d) | Progress::Over(Some(d))) => {
+                match versions.iter_mut().find(|(v, _)| v == d) {
+                    Some((_, ranks)) => ranks.push(*rank),
+                    None => versions.push((*d, vec![*rank])),
+                }
+            }
+            Some(Progress::Over(None)) => {}
+        }
+    }
+    let disputed = versions.len() > 1;
+    let all_known = silent.is_empty() && not_started.is_empty();
+    if disputed && (all_known || time_is_up) {
+        return Some(mismatch(op, versions));
+    }
+    if !time_is_up {
+        return None;
+    }
+    let detail = describe_absence(&silent, &not_started);
+    let mut waiting_for: Vec<Rank> = silent.into_iter().chain(not_started).collect();
+    if op.id.class == Class::Neighbour {
+        let awaited = op.awaited();
+        waiting_for.retain(|r| awaited.contains(r));
+    }
+    if waiting_for.is_empty() {
+        waiting_for = op.awaited();
+    }
+    waiting_for.sort_unstable();
+    let cause = Cause::Timeout {
+        op: op.descriptor.name(),
+        waiting_for,
+        waited: now.saturating_sub(op.started),
+        detail,
+        partly_written: op.touched,
+    };
+    Some(cause.into())
+}
+
+fn describe_absence(silent: &[Rank], not_started: &[Rank]) -> String {
+    let mut parts = vec![];
+    if !silent.is_empty() {
+        let verb = if silent.len() == 1 { "does" } else { "do" };
+        parts.push(format!(
+            "{} {verb} not answer",
+            gaggle_core::name_ranks(silent)
+        ));
+    }
+    if !not_started.is_empty() {
+        let verb = if not_started.len() == 1 {
+            "has"
+        } else {
+            "have"
+        };
+        parts.push(format!(
+            "{} {verb} not called it",
+            gaggle_core::name_ranks(not_started)
+        ));
+    }
+    if parts.is_empty() {
+        parts.push("all have called it, but nothing moves".into());
+    }
+    parts.join(", ")
+}
+
+fn mismatch(op: &OpState, mut versions: Vec<(Descriptor, Vec<Rank>)>) -> Error {
+    for (_, ranks) in &mut versions {
+        ranks.sort_unstable();
+    }
+    versions.sort_by_key(|(_, ranks)| ranks[0]);
+    let most = versions
+        .iter()
+        .map(|(_, ranks)| ranks.len())
+        .max()
+        .unwrap_or(0);
+    let majorities = versions
+        .iter()
+        .filter(|(_, ranks)| ranks.len() == most)
+        .count();
+    let mut deviating: Vec<Rank> = versions
+        .iter()
+        .filter(|(_, ranks)| majorities > 1 || ranks.len() < most)
+        .flat_map(|(_, ranks)| ranks.clone())
+        .collect();
+    deviating.sort_unstable();
+    let texts: Vec<String> = versions.iter().map(|(d, _)| d.to_string()).collect();
+    let alike = texts
+        .iter()
+        .any(|t| texts.iter().filter(|u| *u == t).count() > 1);
+    let versions = versions
+        .into_iter()
+        .zip(texts)
+        .map(|((d, ranks), text)| {
+            // Versions that read the same differ in their settings.
+            let text = if alike {
+                format!(
+                    "{text}, slices of {}, epoch {}, settings {:x}",
+                    d.slice, d.epoch, d.tables
+                )
+            } else {
+                text
+            };
+            (ranks, text)
+        })
+        .collect();
+    Cause::Mismatch {
+        op: op.id.to_string(),
+        deviating,
+        versions,
+        partly_written: op.touched,
+    }
+    .into()
+}
+
+fn record(op: &OpState, step: u32) -> Record {
+    let (peer, span) = match &op.program.steps[step as usize].action {
+        Action::Send { to, src, .. } => (Some(*to), *src),
+        Action::Recv { from, dst, .. } => (Some(*from), *dst),
+        Action::Fold { dst, .. } | Action::Copy { dst, .. } => (None, *dst),
+        Action::Weigh { span, .. } | Action::Divide { span, .. } | Action::Recode { span, .. } => {
+            (None, *span)
+        }
+        Action::Mix { own, .. } => (None, *own),
+    };
+    Record {
+        op: op.id,
+        step,
+        peer,
+        span,
+    }
+}
+
+/// The engine as one transport sees it.
+pub(crate) struct LinkSink<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) link: u8,
+}
+
+impl LinkSink<'_> {
+    fn find(&mut self, id: XferId) -> Option<(usize, u32)> {
+        self.state.xfers.get(&(self.link, id)).copied()
+    }
+}
+
+impl Sink for LinkSink<'_> {
+    fn outgoing(&mut self, id: XferId, at: u64, out: &mut dyn Outlet) {
+        if let Some((idx, step)) = self.find(id)
+            && let Some(op) = self.state.ops[idx].as_deref()
+        {
+            op.fill(step, at, out);
+        }
+    }
+
+    fn opened(&mut self, id: XferId, head: &[u8]) -> Verdict {
+        let Some((idx, step)) = self.find(id) else {
+            return Verdict::Refuse;
+        };
+        let Some(op) = self.state.ops[idx].as_deref_mut() else {
+            return Verdict::Refuse;
+        };
+        match Head::read(head) {
+            Some(head) if head.hash == op.hash => {
+                op.open(step, head.weight);
+                Verdict::Take
+            }
+            _ => {
+                // Refused: the transport has forgotten the transfer.
+                op.xfers[step as usize] = None;
+                self.state.xfers.remove(&(self.link, id));
+                self.state.dispute(idx);
+                Verdict::Refuse
+            }
+        }
+    }
+
+    fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
+        let op = self
+            .find(id)
+            .and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
+        match op {
+            Some((op, step)) => op.take(step, at, part),
+            None => {
+                let n = part.peek().len();
+                part.consume(n);
+            }
+        }
+    }
+
+    fn unexpected(&mut self, from: Rank, key: MsgKey, head: &[u8]) -> Verdict {
+        let Some(head) = Head::read(head) else {
+            return Verdict::Refuse;
+        };
+        let state = &mut *self.state;
+        if state.is_over(&key.op) {
+            return Verdict::Refuse;
+        }
+        match state.by_id.get(&key.op) {
+            Some(&idx) => {
+                if !state.agrees(idx, from, &head) {
+                    state.dispute(idx);
+                    return Verdict::Refuse;
+                }
+            }
+            None => {
+                let n: usize = state.early.values().map(Vec::len).sum();
+                let heads = state.early.entry(key.op).or_default();
+                if n < MAX_EARLY && !heads.iter().any(|(r, _)| *r == from) {
+                    heads.push((from, head));
+                }
+            }
+        }
+        Verdict::Take
+    }
+
+    fn done(&mut self, id: XferId, result: Result<(), TransportError>) {
+        let Some((idx, step)) = self.state.xfers.remove(&(self.link, id)) else {
+            return;
+        };
+        let Some(op) = self.state.ops[idx].as_deref_mut() else {
+            return;
+        };
+        op.xfers[step as usize] = None;
+        let serial = op.serial;
+        if let Err(e) = result {
+            let peer = match &op.program.steps[step as usize].action {
+                Action::Send { to, .. } => *to,
+                Action::Recv { from, .. } => *from,
+                _ => return,
+            };
+            let world = op.world_rank(peer);
+            return self.state.transfer_failed(idx, serial, world, e);
+        }
+        if matches!(op.program.steps[step as usize].action, Action::Send { .. }) {
+            op.bytes_sent += op.wire(step).1;
+        }
+        if op.settle(step) {
+            self.state.step_over(idx, step);
+        } else {
+            self.state.overflow(idx, serial);
+        }
+    }
+
+    fn down(&mut self, peer: Rank, how: Down) {
+        if let Down::Lost(why) = &how {
+            self.state
+                .later
+                .push_back(Later::DeclareLost(peer, why.clone()));
+        }
+        self.state.peer_gone(peer, &how);
+    }
+}
+
+/// The engine as the control plane sees it.
+pub(crate) struct ControlView<'a>(pub(crate) &'a mut State);
+
+impl ControlSink for ControlView<'_> {
+    fn message(&mut self, from: Rank, payload: &[u8]) {
+        let state = &mut *self.0;
+        match Word::from_bytes(payload) {
+            None => tracing::warn!(%from, bytes = payload.len(), "control message makes no sense"),
+            Some(Word::Query(id)) => {
+                state.troubles.ask(id, state.now, Duration::ZERO);
+                let progress = state.progress_of(&id);
+                control_word(&mut state.later, Word::Describe(id, progress));
+            }
+            Some(Word::Describe(id, progress)) => {
+                if state.is_over(&id) {
+                    // Somebody disputes what is over here: tell what it was, once.
+                    if matches!(progress, Progress::Running(_)) && state.troubles.say(id) {
+                        let mine = state.progress_of(&id);
+                        control_word(&mut state.later, Word::Describe(id, mine));
+                    }
+                    return;
+                }
+                state.troubles.answer(id, from, progress);
+                if let Some(&idx) = state.by_id.get(&id)
+                    && let Some(descriptor) = state.ops[idx].as_deref().map(|op| op.descriptor)
+                {
+                    if state.troubles.disputed(&id, &descriptor) {
+                        state.dispute(idx);
+                    } else {
+                        state.describe(id, descriptor);
+                        state.try_verdict(idx, false);
+                    }
+                }
+            }
+            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, blame),
+            Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
+        }
+    }
+
+    fn lost(&mut self, rank: Rank, why: &str) {
+        self.0.peer_gone(rank, &Down::Lost(why.to_owned()));
+    }
+
+    fn left(&mut self, _rank: Rank) {
+        // The data link says so too, after the last data; only then is it true for operations.
+    }
+}

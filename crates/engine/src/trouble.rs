@@ -1,0 +1,118 @@
+//! What is known of operations in trouble: how far each rank is, what failed elsewhere, what was recently over here.
+
+use crate::protocol::{Blame, Progress};
+use gaggle_core::{Descriptor, OpId, Rank};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+
+/// How far each rank of the job is with one operation, as far as it has said.
+pub(crate) type Answers = BTreeMap<Rank, Progress>;
+
+#[derive(Default)]
+struct Entry {
+    answers: Answers,
+    /// Whether this rank has described its own.
+    said: bool,
+    /// When everybody was last asked.
+    asked: Option<Duration>,
+}
+
+/// Bounded tables: what peers say about operations must not grow them for ever.
+#[derive(Default)]
+pub(crate) struct Troubles {
+    entries: HashMap<OpId, Entry>,
+    order: VecDeque<OpId>,
+    failed: HashMap<OpId, Blame>,
+    failed_order: VecDeque<OpId>,
+    recent: VecDeque<Descriptor>,
+    nobody: Answers,
+}
+
+const MAX_ENTRIES: usize = 1024;
+const MAX_RECENT: usize = 64;
+
+impl Troubles {
+    fn entry(&mut self, id: OpId) -> &mut Entry {
+        if !self.entries.contains_key(&id) {
+            self.order.push_back(id);
+            if self.order.len() > MAX_ENTRIES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.entries.remove(&oldest);
+            }
+        }
+        self.entries.entry(id).or_default()
+    }
+
+    /// Whether this rank has yet to describe its own; it is taken to do so now.
+    pub(crate) fn say(&mut self, id: OpId) -> bool {
+        !std::mem::replace(&mut self.entry(id).said, true)
+    }
+
+    /// Everybody is being asked. Whether that has not just been done.
+    pub(crate) fn ask(&mut self, id: OpId, now: Duration, fresh: Duration) -> bool {
+        let asked = &mut self.entry(id).asked;
+        let stale = asked.is_none_or(|t| now.saturating_sub(t) > fresh);
+        if stale {
+            *asked = Some(now);
+        }
+        stale
+    }
+
+    /// A rank has said how far it is.
+    pub(crate) fn answer(&mut self, id: OpId, from: Rank, progress: Progress) {
+        self.entry(id).answers.insert(from, progress);
+    }
+
+    pub(crate) fn answers(&self, id: &OpId) -> &Answers {
+        self.entries.get(id).map_or(&self.nobody, |e| &e.answers)
+    }
+
+    /// Whether somebody is known to call something else.
+    pub(crate) fn disputed(&self, id: &OpId, mine: &Descriptor) -> bool {
+        self.answers(id).values().any(|p| match p {
+            Progress::Running(d) | Progress::Over(Some(d)) => d != mine,
+            _ => false,
+        })
+    }
+
+    /// Whether anybody has said anything.
+    pub(crate) fn known(&self, id: &OpId) -> bool {
+        self.entries.contains_key(id)
+    }
+
+    /// An operation that this rank has not called yet has failed elsewhere.
+    pub(crate) fn fail(&mut self, id: OpId, blame: Blame) {
+        if self.failed.insert(id, blame).is_none() {
+            self.failed_order.push_back(id);
+            if self.failed_order.len() > MAX_ENTRIES
+                && let Some(oldest) = self.failed_order.pop_front()
+            {
+                self.failed.remove(&oldest);
+            }
+        }
+    }
+
+    /// Why an operation has failed elsewhere before it was called here.
+    pub(crate) fn failed(&mut self, id: &OpId) -> Option<Blame> {
+        self.failed.remove(id)
+    }
+
+    /// An operation is over here.
+    pub(crate) fn over(&mut self, descriptor: Descriptor) {
+        if self.entries.remove(&descriptor.id).is_some() {
+            self.order.retain(|id| *id != descriptor.id);
+        }
+        if self.recent.len() == MAX_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(descriptor);
+    }
+
+    /// What an operation was that is over here.
+    pub(crate) fn recent(&self, id: &OpId) -> Option<Descriptor> {
+        self.recent.iter().rev().find(|d| d.id == *id).copied()
+    }
+}

@@ -1,0 +1,370 @@
+//! What goes wrong, said as it should be: typed, bounded, naming who; and the group works on where it can.
+
+mod common;
+
+use common::{config, local};
+use gaggle_core::{
+    Algorithm, Cause, Error, Form, Group, Kind, Lane, Mean, Op, Rank, Reduce, Round, Sum,
+};
+use std::{sync::mpsc, time::Duration};
+
+/// Short, for tests that wait for a deadline.
+fn impatient() -> gaggle_engine::EngineConfig {
+    gaggle_engine::EngineConfig::default().with_timeout(Duration::from_millis(400))
+}
+
+fn mismatch(e: &Error) -> (&[Rank], &[(Vec<Rank>, String)]) {
+    match e.cause() {
+        Cause::Mismatch {
+            deviating,
+            versions,
+            ..
+        } => (deviating, versions),
+        other => panic!("no mismatch: {other}"),
+    }
+}
+
+fn works_again(group: &Group) {
+    let mut x = [1.0f32];
+    group.all_reduce(&mut x, Sum).unwrap();
+    assert_eq!(x, [group.size() as f32]);
+}
+
+#[test]
+fn trial_1a_other_shape_on_one_rank() {
+    for algorithm in [
+        Algorithm::Ring,
+        Algorithm::RecursiveDoubling,
+        Algorithm::Direct,
+    ] {
+        local(4, &config(), |_, group| {
+            let rows = if group.rank() == Rank(0) { 100 } else { 200 };
+            let mut x = vec![1.0f32; rows * 2560];
+            let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(algorithm);
+            let e = group.run(&op, &mut x).unwrap_err();
+            let (deviating, versions) = mismatch(&e);
+            assert_eq!(deviating, [Rank(0)], "{e}");
+            assert_eq!(versions.len(), 2);
+            assert!(versions[0].1.contains("of 256000 f32"), "{e}");
+            assert!(versions[1].1.contains("of 512000 f32"), "{e}");
+            assert!(e.to_string().starts_with("#0: rank 0 deviates"), "{e}");
+            works_again(&group);
+        });
+    }
+}
+
+#[test]
+fn trial_1b_two_against_two_names_all() {
+    local(4, &config(), |_, group| {
+        let rows = if group.rank().0 < 2 { 1 } else { 2 };
+        let mut x = vec![1.0f32; rows * 2560];
+        let e = group.all_reduce(&mut x, Sum).unwrap_err();
+        assert_eq!(mismatch(&e).0, [0, 1, 2, 3].map(Rank), "{e}");
+        works_again(&group);
+    });
+    local(2, &config(), |_, group| {
+        let rows = if group.rank().0 == 0 { 1 } else { 2 };
+        let mut x = vec![1.0f32; rows * 2560];
+        let e = group.all_reduce(&mut x, Sum).unwrap_err();
+        assert_eq!(mismatch(&e).0, [0, 1].map(Rank), "{e}");
+        works_again(&group);
+    });
+}
+
+#[test]
+fn trial_1c_all_reduce_meets_a_barrier() {
+    for world in [2, 4, 8] {
+        local(world, &config(), |_, group| {
+            let e = if group.rank() == Rank(1) {
+                group.barrier().unwrap_err()
+            } else {
+                let mut x = vec![1.0f32; 1000];
+                group.all_reduce(&mut x, Sum).unwrap_err()
+            };
+            let (deviating, versions) = mismatch(&e);
+            let want: &[Rank] = if world == 2 {
+                &[Rank(0), Rank(1)]
+            } else {
+                &[Rank(1)]
+            };
+            assert_eq!(deviating, want, "{e}");
+            assert!(versions.iter().any(|(_, v)| v == "barrier"), "{e}");
+            works_again(&group);
+        });
+    }
+}
+
+#[test]
+fn every_difference_is_a_mismatch() {
+    let sum = || Op::new(Kind::AllReduce(Reduce::Sum));
+    type Make = fn(Op) -> Op;
+    let differences: [(&str, Make); 4] = [
+        ("max", |op| Op {
+            kind: Kind::AllReduce(Reduce::Max),
+            ..op
+        }),
+        ("ring", |op| op.by(Algorithm::Ring)),
+        ("priority 3", |op| Op { priority: 3, ..op }),
+        ("bf16", |op| op.coded(gaggle_core::Codec::Bf16)),
+    ];
+    for (text, change) in differences {
+        local(3, &config(), |_, group| {
+            let op = if group.rank() == Rank(2) {
+                change(sum())
+            } else {
+                sum()
+            };
+            let e = group.run(&op, &mut [1.0f32; 5]).unwrap_err();
+            assert_eq!(mismatch(&e).0, [Rank(2)], "{e}");
+            assert!(e.to_string().contains(text), "{e}");
+            works_again(&group);
+        });
+    }
+    // Another element type.
+    local(3, &config(), |_, group| {
+        let e = if group.rank() == Rank(1) {
+            group.run(&sum(), &mut [1.0f64; 5]).unwrap_err()
+        } else {
+            group.run(&sum(), &mut [1.0f32; 5]).unwrap_err()
+        };
+        assert_eq!(mismatch(&e).0, [Rank(1)], "{e}");
+        works_again(&group);
+    });
+}
+
+#[test]
+fn lengths_of_zero_meet_too() {
+    local(4, &config(), |_, group| {
+        let mut x = vec![1.0f32; usize::from(group.rank() == Rank(3))];
+        let e = group.all_reduce(&mut x, Sum).unwrap_err();
+        assert_eq!(mismatch(&e).0, [Rank(3)], "{e}");
+        works_again(&group);
+    });
+}
+
+#[test]
+fn neighbours_with_other_lengths_are_told() {
+    local(3, &config(), |_, group| {
+        let me = group.rank().0;
+        let (prev, next) = (Rank((me + 2) % 3), Rank((me + 1) % 3));
+        let round = Round {
+            from: vec![(prev, 0.5)],
+            to: vec![(next, 1.0)],
+            keep: 0.5,
+            form: Form::Delta,
+        };
+        let mut x = vec![1.0f32; if me == 1 { 7 } else { 8 }];
+        let e = group.mix(&mut x, &round, 0).unwrap_err();
+        assert!(mismatch(&e).0.contains(&Rank(1)), "{e}");
+        works_again(&group);
+    });
+}
+
+#[test]
+fn an_absent_rank_is_named_by_all() {
+    for world in [2, 3, 5, 8] {
+        let absent = Rank(world - 1);
+        let (tell, told) = mpsc::channel::<()>();
+        let told = std::sync::Mutex::new(told);
+        local(world, &impatient(), |_, group| {
+            if group.rank() == absent {
+                // Alive, but it does not call: it waits until all others have given up.
+                for _ in 1..world {
+                    told.lock().unwrap().recv().unwrap();
+                }
+                return;
+            }
+            let e = group.all_reduce(&mut [1.0f32; 100], Mean).unwrap_err();
+            match e.cause() {
+                Cause::Timeout { waiting_for, .. } => assert_eq!(waiting_for, &[absent], "{e}"),
+                other => panic!("no timeout: {other}"),
+            }
+            tell.clone().send(()).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_late_rank_learns_that_it_is_too_late_and_the_group_goes_on() {
+    let (tell, told) = mpsc::channel::<()>();
+    let told = std::sync::Mutex::new(told);
+    local(3, &impatient(), |_, group| {
+        if group.rank() == Rank(1) {
+            for _ in 0..2 {
+                told.lock().unwrap().recv().unwrap();
+            }
+        }
+        let e = group.all_reduce(&mut [1.0f32; 100], Mean).unwrap_err();
+        assert_eq!(e.culprits(), [Rank(1)], "{e}");
+        if group.rank() != Rank(1) {
+            tell.clone().send(()).unwrap();
+        }
+        let patient = Op::new(Kind::AllReduce(Reduce::Sum)).within(Duration::from_secs(5));
+        let mut x = [1.0f32];
+        group.run(&patient, &mut x).unwrap();
+        assert_eq!(x, [3.0]);
+    });
+}
+
+#[test]
+fn start_returns_before_the_peer_has_come_and_needs_no_wait_to_finish() {
+    let (tell, told) = mpsc::channel::<()>();
+    let told = std::sync::Mutex::new(told);
+    local(2, &config(), |_, group| {
+        if group.rank() == Rank(0) {
+            let work = group.start_all_reduce(vec![1.0f64; 1000], Sum);
+            assert!(!work.is_done(), "the peer has not come");
+            tell.clone().send(()).unwrap();
+            // Nobody waits: the progress thread alone finishes it.
+            while !work.is_done() {
+                std::thread::yield_now();
+            }
+            assert_eq!(work.wait().unwrap(), [2.0; 1000]);
+        } else {
+            told.lock().unwrap().recv().unwrap();
+            let mut x = vec![1.0f64; 1000];
+            group.all_reduce(&mut x, Sum).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_lost_peer_ends_everything_that_needs_it_and_nothing_else() {
+    use gaggle_core::{SystemClock, Transport};
+    use gaggle_engine::Engine;
+    use gaggle_transport::{control, inproc};
+    use std::sync::Arc;
+    let ranks: Vec<_> = inproc::world(4)
+        .into_iter()
+        .zip(control::inproc(4))
+        .collect();
+    std::thread::scope(|s| {
+        for (link, control) in ranks {
+            s.spawn(move || {
+                use gaggle_core::Control;
+                if control.me() == Rank(3) {
+                    // Dies without a word.
+                    drop((link, control));
+                    return;
+                }
+                let clock = Arc::new(SystemClock::new());
+                let links: Vec<Box<dyn Transport>> = vec![Box::new(link)];
+                let engine = Engine::new(links, Box::new(control), clock, config()).unwrap();
+                let group = engine.group();
+                let e = group.all_reduce(&mut [1.0f32; 100], Sum).unwrap_err();
+                assert!(
+                    matches!(e.cause(), Cause::PeerLost { rank: Rank(3), .. }),
+                    "{e}"
+                );
+                let e = group.barrier().unwrap_err();
+                assert!(
+                    matches!(e.cause(), Cause::PeerLost { rank: Rank(3), .. }),
+                    "{e}"
+                );
+                // Survivors go on among themselves; neighbours of the living too.
+                let rest = group.subgroup(&[0, 1, 2].map(Rank), "survivors").unwrap();
+                works_again(&rest);
+                let me = group.rank().0;
+                let round = Round {
+                    from: vec![(Rank((me + 2) % 3), 0.5)],
+                    to: vec![(Rank((me + 1) % 3), 1.0)],
+                    keep: 0.5,
+                    form: Form::Delta,
+                };
+                group.mix(&mut [f64::from(me)], &round, 0).unwrap();
+                let round = Round {
+                    from: vec![(Rank(3), 0.5)],
+                    to: vec![],
+                    keep: 0.5,
+                    form: Form::Delta,
+                };
+                let e = group.mix(&mut [1.0f32], &round, 1).unwrap_err();
+                assert!(
+                    matches!(e.cause(), Cause::PeerLost { rank: Rank(3), .. }),
+                    "{e}"
+                );
+                rest.barrier().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn who_has_left_is_not_lost() {
+    local(3, &config(), |_, group| {
+        works_again(&group);
+        if group.rank() == Rank(2) {
+            return;
+        }
+        let e = group.barrier().unwrap_err();
+        assert!(
+            matches!(e.cause(), Cause::PeerLeft { rank: Rank(2), .. }),
+            "{e}"
+        );
+    });
+}
+
+#[test]
+fn abort_ends_operations_everywhere() {
+    local(4, &config(), |_, group| {
+        let e = if group.rank() == Rank(2) {
+            let work = group.start_all_reduce(vec![1.0f32; 10], Sum);
+            group.abort("loss is not a number");
+            group.abort("twice");
+            work.wait().unwrap_err().error
+        } else {
+            // Rank 0 leaves the lane's turn to the others, so that nothing can finish.
+            let lane = if group.rank() == Rank(0) {
+                Lane(1)
+            } else {
+                Lane(0)
+            };
+            let op = Op::new(Kind::AllReduce(Reduce::Sum)).on(lane);
+            group.run(&op, &mut [1.0f32; 10]).unwrap_err()
+        };
+        assert!(
+            matches!(e.cause(), Cause::Aborted { by: Rank(2), .. }),
+            "{e}"
+        );
+        assert!(e.to_string().contains("loss is not a number"), "{e}");
+        let e = group.barrier().unwrap_err();
+        assert!(matches!(e.cause(), Cause::Aborted { .. }), "{e}");
+        // Other groups on the same links do not care.
+        let sub = group.subgroup(&[0, 1, 2, 3].map(Rank), "other").unwrap();
+        works_again(&sub);
+    });
+}
+
+#[test]
+fn a_detached_operation_reports_on_the_lanes_next() {
+    local(2, &impatient(), |engine, group| {
+        if group.rank() == Rank(0) {
+            drop(group.start_all_reduce(vec![1.0f32; 10], Sum));
+            // It ends at its deadline, with nobody left to tell.
+            while engine.in_flight() > 0 {
+                std::thread::yield_now();
+            }
+            let e = group.barrier().unwrap_err();
+            assert!(e.to_string().starts_with("all_reduce #0"), "{e}");
+            assert_eq!(e.culprits(), [Rank(1)], "{e}");
+        } else {
+            let patient = Op::new(Kind::Barrier)
+                .on(Lane(9))
+                .within(Duration::from_secs(1));
+            let e = group.run(&patient, &mut [0u8; 0]).unwrap_err();
+            assert_eq!(e.culprits(), [Rank(0)], "{e}");
+        }
+    });
+}
+
+#[test]
+fn a_group_outlives_its_engine_without_harm() {
+    let groups = local(2, &config(), |_, group| {
+        group.barrier().unwrap();
+        group
+    });
+    for group in groups {
+        let e = group.barrier().unwrap_err();
+        assert!(e.to_string().contains("has left the job"), "{e}");
+    }
+}
