@@ -5,8 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod binomial;
+pub mod check;
 mod direct;
 mod dissemination;
+mod explain;
 mod gather;
 mod neighbour;
 pub mod plan;
@@ -15,6 +17,7 @@ mod program;
 mod recursive_doubling;
 mod ring;
 
+pub use check::{Fault, Promise, Where, check};
 pub use plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };

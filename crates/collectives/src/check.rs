@@ -1,0 +1,166 @@
+//! The checker: proves for all ranks' plans of one operation together that they do what the operation promises.
+//!
+//! It moves symbolic values instead of numbers: what an element holds is an expression over the ranks' inputs, and equal expressions are one value, so that "all ranks hold equal bits" is a comparison of numbers.
+//! Expressions know no commutativity: (a + b) and (b + a) differ, as they do where one of them is a NaN or a rounding is involved.
+//!
+//! Proved, in this order:
+//! - every span, slot, dependency and peer exists, and no step mixes lengths;
+//! - no two steps of a rank that the rank's own dependencies leave unordered touch an element that one of them writes, or a weight slot;
+//! - every send meets exactly one receive of the same length, codec and wire type, and tags are unique per link;
+//! - nothing waits in a circle;
+//! - every element ends with exactly the contributions promised, each once and rightly weighed, the same expression on all ranks where one value is promised; means hold for all weights positive, some of them 0, and all of them 0;
+//! - no step is without effect.
+//!
+//! **Credit.** A send and its receive are taken as one event, which happens when both ranks have come to it: the strictest network there is.
+//! With credit a send ends earlier, never later, so that plans which pass never deadlock whatever a link's credit, 1 included.
+//!
+//! **Several operations at once** need no check of their own: messages carry the operation's identity, a posted receive is never held up by a message that nobody has posted for, and operations share no memory. So an operation's events depend on its own alone, in whatever order the ranks start them.
+//!
+//! The cost is proportional to steps and elements: check short vectors, the plan's arithmetic is the same for long ones.
+
+mod fault;
+mod interpret;
+mod local;
+mod matching;
+mod values;
+
+pub use fault::{Fault, Where};
+
+use crate::plan::{Plan, Request, Step};
+use gaggle_core::Rank;
+
+/// What the ranks' plans promise together: one request per rank, in rank order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Promise {
+    requests: Vec<Request>,
+}
+
+impl Promise {
+    /// That of the operation which these requests, one per rank and in rank order, ask for.
+    pub fn of(requests: &[Request]) -> Promise {
+        Promise {
+            requests: requests.to_vec(),
+        }
+    }
+
+    /// That of an operation of which every rank asks the same: all but `Call::Mix`.
+    ///
+    /// ```
+    /// use gaggle_collectives::{Call, Promise, Request, check, plan};
+    /// use gaggle_core::{Algorithm, Codec, Rank, Reduce};
+    ///
+    /// let promise = Promise::of_all(&Request {
+    ///     call: Call::AllReduce { reduce: Reduce::Mean, algorithm: Algorithm::Ring },
+    ///     rank: Rank(0),
+    ///     world: 5,
+    ///     len: 101,
+    ///     slice: 7,
+    ///     codec: Codec::None,
+    ///     widen: false,
+    /// });
+    /// let plans: Vec<_> = promise.requests().iter().map(plan).collect::<Result<_, _>>()?;
+    /// check(&plans, &promise)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_all(request: &Request) -> Promise {
+        let requests = (0..request.world)
+            .map(|rank| Request {
+                rank: Rank(rank),
+                ..request.clone()
+            })
+            .collect();
+        Promise { requests }
+    }
+
+    /// One per rank, in rank order.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+}
+
+/// All ranks' plans with their steps written out.
+struct World<'a> {
+    plans: &'a [Plan],
+    steps: Vec<Vec<Step>>,
+}
+
+impl World<'_> {
+    fn at(&self, rank: usize, step: u32) -> Where {
+        Where {
+            rank: Rank(rank as u32),
+            step,
+            action: self.steps[rank][step as usize].action.to_string(),
+        }
+    }
+}
+
+/// Whether `plans`, one per rank and in rank order, keep `promise`.
+///
+/// # Errors
+/// The first fault that was found, with its ranks and steps.
+pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
+    check_fit(plans, promise)?;
+    let world = World {
+        plans,
+        steps: plans.iter().map(|p| p.iter().collect()).collect(),
+    };
+    for rank in 0..plans.len() {
+        local::check_rank(&world, rank)?;
+    }
+    let links = matching::match_messages(&world)?;
+    let order = matching::order(&world, &links)?;
+    interpret::check_values(&world, &links, &order, promise)
+}
+
+/// The number of messages that follow each other in the longest chain of the plans: what `rounds` means for a cost.
+///
+/// # Errors
+/// The plans do not fit each other.
+pub fn depth(plans: &[Plan]) -> Result<u64, Fault> {
+    let world = World {
+        plans,
+        steps: plans.iter().map(|p| p.iter().collect()).collect(),
+    };
+    for rank in 0..plans.len() {
+        local::check_rank(&world, rank)?;
+    }
+    let links = matching::match_messages(&world)?;
+    let order = matching::order(&world, &links)?;
+    Ok(matching::longest_chain(&world, &links, &order))
+}
+
+/// Each plan is the right rank's part of the right operation.
+fn check_fit(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
+    let misfit = |rank: usize, what: String| {
+        Err(Fault::Misfit {
+            rank: Rank(rank as u32),
+            what,
+        })
+    };
+    let n = promise.requests.len();
+    if plans.len() != n {
+        return misfit(
+            plans.len().min(n),
+            format!("{} plans for {n} ranks", plans.len()),
+        );
+    }
+    for (rank, (plan, request)) in plans.iter().zip(&promise.requests).enumerate() {
+        if plan.rank.idx() != rank || plan.world as usize != n {
+            return misfit(
+                rank,
+                format!("its plan is for {} of {}", plan.rank, plan.world),
+            );
+        }
+        let len = interpret::user_len(request);
+        if plan.user_len != len {
+            return misfit(
+                rank,
+                format!(
+                    "its plan is for {} elements, the operation for {len}",
+                    plan.user_len
+                ),
+            );
+        }
+    }
+    Ok(())
+}
