@@ -1,1 +1,0 @@
-//! What every transport must do, as one suite.
