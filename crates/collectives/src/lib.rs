@@ -10,6 +10,7 @@ mod direct;
 mod dissemination;
 mod explain;
 mod gather;
+pub mod mutate;
 mod neighbour;
 pub mod plan;
 mod planner;
@@ -18,6 +19,7 @@ mod recursive_doubling;
 mod ring;
 
 pub use check::{Fault, Promise, Where, check};
+pub use mutate::{Mutant, accepted_mutants, mutants};
 pub use plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };

@@ -1,5 +1,6 @@
 //! Plans as the crate's users see them: proved, costed, printed, and broken on purpose.
 
+mod mutants;
 mod proofs;
 
 use gaggle_collectives::{Call, Plan, Promise, Request, plan};
@@ -30,4 +31,31 @@ fn plans(promise: &Promise) -> Vec<Plan> {
         .iter()
         .map(|r| plan(r).expect("the request is one that has a plan"))
         .collect()
+}
+
+/// Compares with `tests/snapshots/NAME.txt`, or writes it where `GAGGLE_SNAPSHOTS=write`.
+fn snapshot(name: &str, got: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/snapshots")
+        .join(format!("{name}.txt"));
+    if std::env::var_os("GAGGLE_SNAPSHOTS").is_some_and(|v| v == "write") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, got).unwrap();
+        return;
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = |(i, (a, b)): (usize, (&str, &str))| (a != b).then(|| (i + 1, a.to_string()));
+    let padded = |s: &str| format!("{s}\n(end)");
+    let (want_lines, got_lines) = (padded(&want), padded(got));
+    if let Some((line, first)) = want_lines
+        .lines()
+        .zip(got_lines.lines())
+        .enumerate()
+        .find_map(differs)
+    {
+        panic!(
+            "{} differs from line {line} on, which was {first:?}; GAGGLE_SNAPSHOTS=write rewrites it",
+            path.display()
+        );
+    }
 }
