@@ -1,1 +1,0 @@
-//! Who may join: secrets and the handshakes that prove them.

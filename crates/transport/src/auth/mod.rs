@@ -1,0 +1,731 @@
+//! Who may join: the job's secret, and the handshake that proves both sides know it.
+//!
+//! The handshake comes before anything else on every connection, in four messages of fixed size, so that no peer's word decides how much memory is taken:
+//!
+//! ```text
+//! caller -> host   hello      magic 8, version 2, purpose 1, zero 1, epoch 4, rank 4, hash of the job's name 32, nonce 32
+//! host -> caller   challenge  magic 8, version 2, status 1, zero 1, rank 4, nonce 32
+//! caller -> host   proof      HMAC-SHA256(secret, "gaggle caller" ‖ hello ‖ challenge)
+//! host -> caller   verdict    status 1, zeros 3, HMAC-SHA256(secret, "gaggle host" ‖ hello ‖ challenge ‖ proof ‖ status)
+//! ```
+//!
+//! Integers are little endian.
+//! The caller proves itself first, and each proof covers everything said before it and who says it, so that nothing can be replayed or reflected.
+//! All ranks share one secret: a rank's number is a claim, not proven.
+//! Frames after the handshake are neither encrypted nor signed.
+//!
+//! [`Acceptor`] is the host's side without I/O; [`initiate`] and [`accept`] drive both sides on a blocking socket.
+
+pub(crate) mod gate;
+mod strangers;
+#[cfg(test)]
+mod tests;
+
+use gaggle_core::Rank;
+use hmac::{Hmac, Mac};
+use rand::{TryRngCore, rngs::OsRng};
+use sha2::{Digest, Sha256};
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    str::FromStr,
+    time::{Duration, Instant},
+};
+use subtle::ConstantTimeEq;
+
+/// The first bytes on every connection: not ASCII, and broken by anything that translates line ends.
+pub const MAGIC: [u8; 8] = *b"\x89gaggle\n";
+/// The protocol spoken after the magic.
+pub const VERSION: u16 = 1;
+/// The rank of a caller or host that has none: the launcher, or a store.
+pub const NOBODY: Rank = Rank(u32::MAX);
+
+const HELLO: usize = 84;
+const CHALLENGE: usize = 48;
+const PROOF: usize = 32;
+const VERDICT: usize = 36;
+const CALLER: &[u8] = b"gaggle caller";
+const HOST: &[u8] = b"gaggle host";
+/// For how long a refused caller may take to read why.
+const REFUSED_LINGER: Duration = Duration::from_millis(500);
+
+/// 256 bits that every rank of a job knows and nobody else. Printing it with `{:?}` shows nothing.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+/// A secret that could not be had. Says nothing of what was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// Not 64 hexadecimal digits.
+    #[error("a secret is 64 hexadecimal digits; this has {0} characters or other signs")]
+    Malformed(usize),
+    /// The operating system gave no random bytes.
+    #[error("the operating system's random generator failed")]
+    NoRandomness,
+}
+
+impl Secret {
+    /// A new secret from the operating system's generator.
+    ///
+    /// # Errors
+    /// [`SecretError::NoRandomness`].
+    pub fn random() -> Result<Secret, SecretError> {
+        let mut bytes = [0; 32];
+        OsRng
+            .try_fill_bytes(&mut bytes)
+            .map_err(|_| SecretError::NoRandomness)?;
+        Ok(Secret(bytes))
+    }
+
+    /// From its 32 bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// From 64 hexadecimal digits; white space around them is ignored.
+    ///
+    /// # Errors
+    /// [`SecretError::Malformed`].
+    pub fn from_hex(text: &str) -> Result<Secret, SecretError> {
+        let text = text.trim();
+        let malformed = SecretError::Malformed(text.chars().count());
+        if text.len() != 64 {
+            return Err(malformed);
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = digit(pair[0]).ok_or(malformed)? << 4 | digit(pair[1]).ok_or(malformed)?;
+        }
+        Ok(Secret(bytes))
+    }
+
+    /// As 64 hexadecimal digits, for a child's environment or a file that only its owner reads.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn mac(&self, label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac =
+            <Hmac<Sha256> as Mac>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(label);
+        for part in parts {
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+fn digit(c: u8) -> Option<u8> {
+    char::from(c)
+        .to_digit(16)
+        .and_then(|d| u8::try_from(d).ok())
+}
+
+impl FromStr for Secret {
+    type Err = SecretError;
+    fn from_str(text: &str) -> Result<Secret, SecretError> {
+        Secret::from_hex(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+/// What makes a connection one of this job.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The job's name; not secret. Two jobs with different names never merge.
+    pub job: String,
+    /// Which incarnation of the job.
+    pub epoch: u32,
+    /// What both sides must know.
+    pub secret: Secret,
+}
+
+impl Credentials {
+    fn job_hash(&self) -> [u8; 32] {
+        Sha256::digest(self.job.as_bytes()).into()
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A data link between two ranks.
+    Data = 1,
+    /// A link of the control plane.
+    Control = 2,
+    /// A client of the store.
+    Store = 3,
+}
+
+impl Purpose {
+    fn from_number(n: u8) -> Option<Purpose> {
+        [Purpose::Data, Purpose::Control, Purpose::Store]
+            .into_iter()
+            .find(|p| *p as u8 == n)
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Purpose::Data => "data",
+            Purpose::Control => "control",
+            Purpose::Store => "store",
+        })
+    }
+}
+
+/// Who a caller says it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Claim {
+    /// What it wants.
+    pub purpose: Purpose,
+    /// Its rank, or [`NOBODY`].
+    pub rank: Rank,
+}
+
+/// Why a host sends a caller away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Another protocol version.
+    Version = 1,
+    /// Another job.
+    Job = 2,
+    /// Another incarnation of the job.
+    Epoch = 3,
+    /// The proof is wrong.
+    Secret = 4,
+    /// No room now; a later attempt may succeed.
+    Busy = 5,
+    /// Nobody waits here for this rank or this purpose.
+    Unwanted = 6,
+}
+
+/// Why a handshake failed. The connection is of no use afterwards; each variant says who was at the other end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthError {
+    /// The other side speaks something else. Retrying is of no use.
+    #[error("{peer} does not speak gaggle's protocol")]
+    Magic {
+        /// Who.
+        peer: String,
+    },
+    /// The other side is another version. Retrying is of no use.
+    #[error(
+        "{peer} speaks protocol version {theirs}, this program {VERSION}: use one version of gaggle on all ranks"
+    )]
+    Version {
+        /// Who.
+        peer: String,
+        /// Its version.
+        theirs: u16,
+    },
+    /// The other side belongs to another job. Retrying is of no use.
+    #[error("{peer} belongs to another job than {job:?}")]
+    Job {
+        /// Who.
+        peer: String,
+        /// Our job's name.
+        job: String,
+    },
+    /// The other side belongs to another incarnation of the job. Retrying is of no use.
+    #[error("{peer} is in another epoch of job {job:?} than {epoch}")]
+    Epoch {
+        /// Who.
+        peer: String,
+        /// Our job's name.
+        job: String,
+        /// Our epoch.
+        epoch: u32,
+    },
+    /// The other side does not know our secret. Retrying is of no use.
+    #[error("{peer} does not have the same secret")]
+    Secret {
+        /// Who.
+        peer: String,
+    },
+    /// The other side has no room now. A later attempt may succeed.
+    #[error("{peer} has no room for another connection now")]
+    Busy {
+        /// Who.
+        peer: String,
+    },
+    /// The other side does not wait for us. Retrying is of no use.
+    #[error("{peer} refused {what}")]
+    Unwanted {
+        /// Who.
+        peer: String,
+        /// What was refused.
+        what: String,
+    },
+    /// The deadline passed. A later attempt may succeed.
+    #[error("{peer} did not finish the handshake in time")]
+    Timeout {
+        /// Who.
+        peer: String,
+    },
+    /// The connection ended. A later attempt may succeed.
+    #[error("{peer} closed the connection during the handshake")]
+    Closed {
+        /// Who.
+        peer: String,
+    },
+    /// The socket failed. A later attempt may succeed.
+    #[error("the connection with {peer} failed during the handshake")]
+    Io {
+        /// Who.
+        peer: String,
+        /// How.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl AuthError {
+    /// Whether another attempt would fail in the same way.
+    pub fn is_final(&self) -> bool {
+        !matches!(
+            self,
+            AuthError::Busy { .. }
+                | AuthError::Timeout { .. }
+                | AuthError::Closed { .. }
+                | AuthError::Io { .. }
+        )
+    }
+
+    fn refused(
+        refusal: Refusal,
+        peer: &str,
+        creds: &Credentials,
+        theirs: u16,
+        claim: Claim,
+    ) -> Self {
+        let peer = peer.to_owned();
+        match refusal {
+            Refusal::Version => AuthError::Version { peer, theirs },
+            Refusal::Job => AuthError::Job {
+                peer,
+                job: creds.job.clone(),
+            },
+            Refusal::Epoch => AuthError::Epoch {
+                peer,
+                job: creds.job.clone(),
+                epoch: creds.epoch,
+            },
+            Refusal::Secret => AuthError::Secret { peer },
+            Refusal::Busy => AuthError::Busy { peer },
+            Refusal::Unwanted => AuthError::Unwanted {
+                peer,
+                what: format!("a {} connection of {}", claim.purpose, name(claim.rank)),
+            },
+        }
+    }
+}
+
+fn name(rank: Rank) -> String {
+    if rank == NOBODY {
+        "an observer".into()
+    } else {
+        rank.to_string()
+    }
+}
+
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    OsRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N]
+        .try_into()
+        .expect("the slice has N bytes by construction")
+}
+
+fn hello(creds: &Credentials, claim: Claim) -> io::Result<[u8; HELLO]> {
+    let mut m = [0; HELLO];
+    m[..8].copy_from_slice(&MAGIC);
+    m[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    m[10] = claim.purpose as u8;
+    m[12..16].copy_from_slice(&creds.epoch.to_le_bytes());
+    m[16..20].copy_from_slice(&claim.rank.0.to_le_bytes());
+    m[20..52].copy_from_slice(&creds.job_hash());
+    m[52..84].copy_from_slice(&nonce()?);
+    Ok(m)
+}
+
+fn challenge(refusal: Option<Refusal>, me: Rank) -> io::Result<[u8; CHALLENGE]> {
+    let mut m = [0; CHALLENGE];
+    m[..8].copy_from_slice(&MAGIC);
+    m[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    m[10] = refusal.map_or(0, |r| r as u8);
+    m[12..16].copy_from_slice(&me.0.to_le_bytes());
+    m[16..48].copy_from_slice(&nonce()?);
+    Ok(m)
+}
+
+fn refusal_from(status: u8) -> Option<Refusal> {
+    [
+        Refusal::Version,
+        Refusal::Job,
+        Refusal::Epoch,
+        Refusal::Secret,
+        Refusal::Busy,
+        Refusal::Unwanted,
+    ]
+    .into_iter()
+    .find(|r| *r as u8 == status)
+}
+
+/// What the host does next.
+#[derive(Debug)]
+pub enum Progress {
+    /// Read on.
+    More,
+    /// Write this, then read on.
+    Reply(Vec<u8>),
+    /// Write this; then the connection is the caller's.
+    Done {
+        /// Who it is.
+        claim: Claim,
+        /// The last message of the handshake.
+        reply: Vec<u8>,
+    },
+    /// Write this so that the caller learns why, then close.
+    Refused {
+        /// What was wrong.
+        error: AuthError,
+        /// The message that says so.
+        reply: Vec<u8>,
+    },
+}
+
+enum Stage {
+    Hello,
+    Proof {
+        hello: [u8; HELLO],
+        challenge: [u8; CHALLENGE],
+        claim: Claim,
+    },
+}
+
+/// The host's side of the handshake, without I/O: give it bytes, do what it says.
+///
+/// It asks for exactly the bytes of the handshake, so that what follows stays in the socket.
+pub struct Acceptor {
+    creds: Credentials,
+    me: Rank,
+    peer: String,
+    stage: Stage,
+    buf: [u8; HELLO],
+    have: usize,
+}
+
+impl Acceptor {
+    /// For a connection from `peer` (how errors call it). `me` is the host's rank, or [`NOBODY`].
+    pub fn new(creds: &Credentials, me: Rank, peer: impl Into<String>) -> Acceptor {
+        Acceptor {
+            creds: creds.clone(),
+            me,
+            peer: peer.into(),
+            stage: Stage::Hello,
+            buf: [0; HELLO],
+            have: 0,
+        }
+    }
+
+    fn want(&self) -> usize {
+        match self.stage {
+            Stage::Hello => HELLO,
+            Stage::Proof { .. } => PROOF,
+        }
+    }
+
+    /// Where the next bytes go; never empty.
+    pub fn room(&mut self) -> &mut [u8] {
+        let want = self.want();
+        &mut self.buf[self.have..want]
+    }
+
+    /// The first `n` bytes of [`Acceptor::room`] have been filled. Once the proof is right, `admit` decides.
+    ///
+    /// # Errors
+    /// [`AuthError::Magic`]: close without an answer. [`AuthError::Io`]: there was no randomness for a nonce.
+    pub fn filled(
+        &mut self,
+        n: usize,
+        admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
+    ) -> Result<Progress, AuthError> {
+        let want = self.want();
+        self.have = (self.have + n).min(want);
+        if let Stage::Hello = self.stage {
+            let seen = self.have.min(MAGIC.len());
+            if self.buf[..seen] != MAGIC[..seen] {
+                return Err(AuthError::Magic {
+                    peer: self.peer.clone(),
+                });
+            }
+        }
+        if self.have < want {
+            return Ok(Progress::More);
+        }
+        self.have = 0;
+        match self.stage {
+            Stage::Hello => self.on_hello().map_err(|source| AuthError::Io {
+                peer: self.peer.clone(),
+                source,
+            }),
+            Stage::Proof {
+                hello,
+                challenge,
+                claim,
+            } => Ok(self.on_proof(&hello, &challenge, claim, admit)),
+        }
+    }
+
+    fn on_hello(&mut self) -> io::Result<Progress> {
+        let hello = self.buf;
+        let version = u16::from_le_bytes(take(&hello, 8));
+        let purpose = Purpose::from_number(hello[10]);
+        let claim = Claim {
+            purpose: purpose.unwrap_or(Purpose::Data),
+            rank: Rank(u32::from_le_bytes(take(&hello, 16))),
+        };
+        let refusal = if version != VERSION {
+            Some(Refusal::Version)
+        } else if purpose.is_none() {
+            Some(Refusal::Unwanted)
+        } else if take::<32>(&hello, 20) != self.creds.job_hash() {
+            Some(Refusal::Job)
+        } else if u32::from_le_bytes(take(&hello, 12)) != self.creds.epoch {
+            Some(Refusal::Epoch)
+        } else {
+            None
+        };
+        let challenge = challenge(refusal, self.me)?;
+        let reply = challenge.to_vec();
+        Ok(match refusal {
+            Some(why) => Progress::Refused {
+                error: AuthError::refused(why, &self.peer, &self.creds, version, claim),
+                reply,
+            },
+            None => {
+                self.stage = Stage::Proof {
+                    hello,
+                    challenge,
+                    claim,
+                };
+                Progress::Reply(reply)
+            }
+        })
+    }
+
+    fn on_proof(
+        &mut self,
+        hello: &[u8],
+        challenge: &[u8],
+        claim: Claim,
+        admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
+    ) -> Progress {
+        let proof = &self.buf[..PROOF];
+        let secret = &self.creds.secret;
+        // `verify_slice` compares in constant time.
+        let outcome = match secret.mac(CALLER, &[hello, challenge]).verify_slice(proof) {
+            Err(_) => Err(Refusal::Secret),
+            Ok(()) => admit(claim),
+        };
+        let status = outcome.err().map_or(0, |r| r as u8);
+        let mut reply = vec![0; VERDICT];
+        reply[0] = status;
+        if outcome != Err(Refusal::Secret) {
+            let mac = secret.mac(HOST, &[hello, challenge, proof, &[status]]);
+            reply[4..].copy_from_slice(&mac.finalize().into_bytes());
+        }
+        match outcome {
+            Ok(()) => Progress::Done { claim, reply },
+            Err(why) => Progress::Refused {
+                error: AuthError::refused(why, &self.peer, &self.creds, VERSION, claim),
+                reply,
+            },
+        }
+    }
+}
+
+/// A socket under one deadline for all that happens on it.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    peer: String,
+    deadline: Instant,
+}
+
+impl Timed<'_> {
+    fn error(&self, source: io::Error) -> AuthError {
+        let peer = self.peer.clone();
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AuthError::Timeout { peer },
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe => AuthError::Closed { peer },
+            _ => AuthError::Io { peer, source },
+        }
+    }
+
+    fn remaining(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // Whole milliseconds: the kernel reads a shorter timeout as none.
+        Ok(left.max(Duration::from_millis(1)))
+    }
+
+    fn read_some(&self, buf: &mut [u8]) -> Result<usize, AuthError> {
+        loop {
+            let read = self
+                .remaining()
+                .and_then(|left| self.stream.set_read_timeout(Some(left)))
+                .and_then(|()| (&*self.stream).read(buf));
+            match read {
+                Ok(0) => return Err(self.error(io::ErrorKind::UnexpectedEof.into())),
+                Ok(n) => return Ok(n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.error(e)),
+            }
+        }
+    }
+
+    fn read_exact(&self, buf: &mut [u8]) -> Result<(), AuthError> {
+        let mut have = 0;
+        while have < buf.len() {
+            have += self.read_some(&mut buf[have..])?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), AuthError> {
+        self.remaining()
+            .and_then(|left| self.stream.set_write_timeout(Some(left)))
+            .and_then(|()| (&*self.stream).write_all(bytes))
+            .map_err(|e| self.error(e))
+    }
+
+    fn finish(&self) -> Result<(), AuthError> {
+        self.stream
+            .set_read_timeout(None)
+            .and_then(|()| self.stream.set_write_timeout(None))
+            .map_err(|e| self.error(e))
+    }
+}
+
+fn timed(stream: &TcpStream, deadline: Instant) -> Timed<'_> {
+    let peer = stream
+        .peer_addr()
+        .map_or_else(|_| "an unknown address".into(), |a| a.to_string());
+    Timed {
+        stream,
+        peer,
+        deadline,
+    }
+}
+
+/// The caller's side on a blocking socket. Returns the host's rank, or [`NOBODY`]; the socket has no timeouts afterwards.
+///
+/// # Errors
+/// Any [`AuthError`]; drop the socket.
+pub fn initiate(
+    stream: &TcpStream,
+    creds: &Credentials,
+    claim: Claim,
+    deadline: Instant,
+) -> Result<Rank, AuthError> {
+    let t = timed(stream, deadline);
+    let hello = hello(creds, claim).map_err(|e| t.error(e))?;
+    t.write(&hello)?;
+    let mut challenge = [0; CHALLENGE];
+    let mut have = 0;
+    while have < CHALLENGE {
+        have += t.read_some(&mut challenge[have..])?;
+        let seen = have.min(MAGIC.len());
+        if challenge[..seen] != MAGIC[..seen] {
+            return Err(AuthError::Magic { peer: t.peer });
+        }
+    }
+    let theirs = u16::from_le_bytes(take(&challenge, 8));
+    let refusal = match refusal_from(challenge[10]) {
+        None if theirs != VERSION => Some(Refusal::Version),
+        other => other,
+    };
+    if let Some(why) = refusal {
+        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
+    }
+    let proof: [u8; PROOF] = creds
+        .secret
+        .mac(CALLER, &[&hello, &challenge])
+        .finalize()
+        .into_bytes()
+        .into();
+    t.write(&proof)?;
+    let mut verdict = [0; VERDICT];
+    t.read_exact(&mut verdict)?;
+    let expected = creds
+        .secret
+        .mac(HOST, &[&hello, &challenge, &proof, &verdict[..1]])
+        .finalize()
+        .into_bytes();
+    if !bool::from(expected.as_slice().ct_eq(&verdict[4..])) {
+        return Err(AuthError::Secret { peer: t.peer });
+    }
+    if let Some(why) = refusal_from(verdict[0]) {
+        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
+    }
+    t.finish()?;
+    Ok(Rank(u32::from_le_bytes(take(&challenge, 12))))
+}
+
+/// The host's side on a blocking socket. Once the proof is right, `admit` decides; the socket has no timeouts afterwards.
+///
+/// # Errors
+/// Any [`AuthError`]; drop the socket.
+pub fn accept(
+    stream: &TcpStream,
+    creds: &Credentials,
+    me: Rank,
+    admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
+    deadline: Instant,
+) -> Result<Claim, AuthError> {
+    let mut t = timed(stream, deadline);
+    let mut acceptor = Acceptor::new(creds, me, t.peer.clone());
+    loop {
+        let n = t.read_some(acceptor.room())?;
+        match acceptor.filled(n, admit)? {
+            Progress::More => {}
+            Progress::Reply(reply) => t.write(&reply)?,
+            Progress::Done { claim, reply } => {
+                t.write(&reply)?;
+                t.finish()?;
+                return Ok(claim);
+            }
+            Progress::Refused { error, reply } => {
+                t.write(&reply)?;
+                // Closing over unread bytes would reset the connection before the caller has read why.
+                t.deadline = t.deadline.min(Instant::now() + REFUSED_LINGER);
+                if stream.shutdown(Shutdown::Write).is_ok() {
+                    let mut rest = [0; 256];
+                    while t.read_some(&mut rest).is_ok() {}
+                }
+                return Err(error);
+            }
+        }
+    }
+}

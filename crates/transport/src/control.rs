@@ -1,1 +1,0 @@
-//! The control plane: aborts, heartbeats and agreement between ranks.

@@ -1,1 +1,0 @@
-//! A small key-value store that the ranks of one job share.
