@@ -1,8 +1,10 @@
 //! Runs one closure per rank, on either communicator.
 
 use crate::fake;
-use gaggle_core::Group;
-use std::{thread, time::Duration};
+use gaggle_core::{Clock, Group, SystemClock};
+use gaggle_engine::{Engine, EngineConfig};
+use gaggle_transport::{control, inproc};
+use std::{sync::Arc, thread, time::Duration};
 
 /// The worlds that everything is tested in.
 pub const WORLDS: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -13,10 +15,13 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Who carries the operations.
 #[derive(Clone, Copy, Debug)]
 pub enum Backend {
+    /// A table and f64 arithmetic.
     Fake,
+    /// The engine over the in-process transport.
+    Engine,
 }
 
-pub const BACKENDS: [Backend; 1] = [Backend::Fake];
+pub const BACKENDS: [Backend; 2] = [Backend::Fake, Backend::Engine];
 
 /// Every rank's answer, in rank order.
 pub fn run<R: Send>(backend: Backend, n: u32, f: impl Fn(Group) -> R + Sync) -> Vec<R> {
@@ -29,15 +34,37 @@ pub fn run_within<R: Send>(
     timeout: Duration,
     f: impl Fn(Group) -> R + Sync,
 ) -> Vec<R> {
-    let groups = match backend {
-        Backend::Fake => fake::world(n, timeout),
-    };
-    threads(groups, f)
+    match backend {
+        Backend::Fake => threads(fake::world(n, timeout), |group| f(group.clone())),
+        Backend::Engine => threads(engines(n, timeout), |engine| f(engine.group())),
+    }
 }
 
-fn threads<R: Send>(groups: Vec<Group>, f: impl Fn(Group) -> R + Sync) -> Vec<R> {
+fn engines(n: u32, timeout: Duration) -> Vec<Engine> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    inproc::world(n)
+        .into_iter()
+        .zip(control::inproc(n))
+        .map(|(link, control)| {
+            Engine::new(
+                vec![Box::new(link)],
+                Box::new(control),
+                Arc::clone(&clock),
+                EngineConfig::default().with_timeout(timeout),
+            )
+            .unwrap()
+        })
+        .collect()
+}
+
+/// A rank's member lives until its closure has ended.
+fn threads<M: Send, R: Send>(members: Vec<M>, f: impl Fn(&M) -> R + Sync) -> Vec<R> {
     thread::scope(|s| {
-        let all: Vec<_> = groups.into_iter().map(|g| s.spawn(|| f(g))).collect();
+        let f = &f;
+        let all: Vec<_> = members
+            .into_iter()
+            .map(|m| s.spawn(move || f(&m)))
+            .collect();
         all.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
