@@ -1,1 +1,0 @@
-//! A network in virtual time, for tests.
