@@ -2,7 +2,8 @@
 
 use super::{
     Shared, call_all,
-    state::{Life, Net, RecvState, SendState},
+    rank::{Inbound, Life, RecvState, SendState},
+    state::Net,
 };
 use crate::pieces::{self, Piece, Room};
 use gaggle_core::{
@@ -344,9 +345,7 @@ impl Transport for SimTransport {
                     Ok(id)
                 }
                 Dir::Recv => {
-                    let ours = |m: &super::state::Inbound| {
-                        m.src == peer && m.key == t.key && m.recv.is_none()
-                    };
+                    let ours = |m: &Inbound| m.src == peer && m.key == t.key && m.recv.is_none();
                     let arrived = net.rank(me).inbox.values().any(ours);
                     self.admit(net, &t, arrived)?;
                     let rank = net.rank(me);

@@ -23,9 +23,11 @@
 
 mod link;
 mod plane;
+mod rank;
 mod state;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use gaggle_core::{Clock, Control, Rank, Transport, Wake};
 use parking_lot::{Condvar, Mutex};

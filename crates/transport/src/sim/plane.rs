@@ -2,7 +2,8 @@
 
 use super::{
     Shared,
-    state::{Heard, Life, Word},
+    rank::{Heard, Life},
+    state::{Event, Net, Word},
 };
 use gaggle_core::{Armed, Control, ControlSink, Rank, Wake, control::CONTROL_MAX};
 use std::sync::Arc;
@@ -94,5 +95,58 @@ impl Drop for SimControl {
         let why = format!("rank {} was dropped", self.me);
         self.shared
             .with(|net| net.end_plane(self.me, Life::Dead, &why));
+    }
+}
+
+impl Net {
+    /// The rank's place in the control plane ends.
+    pub(super) fn end_plane(&mut self, me: u32, life: Life, why: &str) {
+        let rank = self.rank(me);
+        if rank.plane != Life::Here {
+            return;
+        }
+        rank.plane = life;
+        rank.words.clear();
+        let word = match life {
+            Life::Left => Word::Left,
+            Life::Here | Life::Dead => Word::Lost(me, why.into()),
+        };
+        self.tell(me, word);
+    }
+
+    /// Sends a word to every other rank.
+    pub(super) fn tell(&mut self, me: u32, word: Word) {
+        for dst in (0..self.world()).filter(|p| *p != me) {
+            self.launch(Event::Word {
+                src: me,
+                dst,
+                word: word.clone(),
+            });
+        }
+    }
+
+    pub(super) fn word_arrives(&mut self, src: u32, dst: u32, word: Word) {
+        let rank = self.rank(dst);
+        if rank.plane != Life::Here || rank.gone.contains(&src) {
+            return;
+        }
+        match word {
+            Word::Message(payload) => rank.words.push_back(Heard::Message(src, payload)),
+            Word::Left => {
+                rank.gone.insert(src);
+                rank.words.push_back(Heard::Left(src));
+            }
+            Word::Lost(who, why) => {
+                if rank.gone.insert(who) {
+                    rank.words.push_back(Heard::Lost(who, why));
+                }
+                // Whoever is declared dead hears that, and is deaf and dumb afterwards.
+                if who == dst {
+                    rank.plane = Life::Dead;
+                }
+            }
+        }
+        self.wakes
+            .extend(self.ranks[dst as usize].plane_wake.clone());
     }
 }

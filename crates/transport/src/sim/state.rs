@@ -1,13 +1,15 @@
 //! The state of a simulated net: events in the order of virtual time, and what they do to the ranks.
 
-use super::{Fault, SimClock, SimConfig};
-use crate::pieces::ABORTED;
-use gaggle_core::{Down, LinkStats, MsgKey, OpId, Rank, TransportError, Wake, XferId};
+use super::{
+    Fault, SimClock, SimConfig,
+    rank::{Life, RankState},
+};
+use gaggle_core::{Down, MsgKey, Wake, XferId};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     fmt,
     ops::Range,
     sync::Arc,
@@ -19,10 +21,10 @@ pub(super) struct Net {
     pub(super) config: SimConfig,
     clock: Arc<SimClock>,
     rng: ChaCha8Rng,
-    now: Duration,
+    pub(super) now: Duration,
     queue: BinaryHeap<Reverse<Entry>>,
     n_scheduled: u64,
-    n_messages: u64,
+    pub(super) n_messages: u64,
     pub(super) ranks: Vec<RankState>,
     /// Pairs that cannot reach each other, lower rank first.
     cuts: BTreeSet<(u32, u32)>,
@@ -33,7 +35,7 @@ pub(super) struct Net {
     /// When the last control message so far from one to the other arrives.
     words: BTreeMap<(u32, u32), Duration>,
     trace: Vec<String>,
-    wakes: Vec<Arc<dyn Wake>>,
+    pub(super) wakes: Vec<Arc<dyn Wake>>,
 }
 
 impl fmt::Debug for Net {
@@ -44,105 +46,6 @@ impl fmt::Debug for Net {
             .field("queued", &self.queue.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a rank takes part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Life {
-    Here,
-    Left,
-    Dead,
-}
-
-/// One rank's ends of all its links.
-pub(super) struct RankState {
-    links_taken: bool,
-    plane_taken: bool,
-    /// On the data links.
-    pub(super) life: Life,
-    /// In the control plane.
-    pub(super) plane: Life,
-    n_transfers: u64,
-    n_arrivals: u64,
-    pub(super) sends: BTreeMap<XferId, SendState>,
-    pub(super) recvs: BTreeMap<XferId, RecvState>,
-    pub(super) links: Vec<LinkState>,
-    /// Messages that have begun to arrive, in the order in which they did.
-    pub(super) inbox: BTreeMap<u64, Inbound>,
-    pub(super) ended: VecDeque<(XferId, Result<(), TransportError>)>,
-    pub(super) downs: VecDeque<u32>,
-    /// The transfer that a callback is about.
-    pub(super) calling: Option<XferId>,
-    pub(super) wake: Option<Arc<dyn Wake>>,
-    pub(super) stats: LinkStats,
-    pub(super) words: VecDeque<Heard>,
-    pub(super) plane_wake: Option<Arc<dyn Wake>>,
-    /// Who has been reported lost or left by the control plane.
-    pub(super) gone: BTreeSet<u32>,
-}
-
-/// One rank's end of the link to one peer.
-#[derive(Default)]
-pub(super) struct LinkState {
-    pub(super) down: Option<Down>,
-    /// Messages begun without a grant whose credit has not come back, and their bytes so far.
-    pub(super) owed: BTreeMap<MsgKey, u64>,
-    /// Receives that the peer has posted for messages that have not begun.
-    pub(super) grants: BTreeSet<MsgKey>,
-    /// When the last part so far arrives at the peer.
-    last_arrival: Duration,
-}
-
-pub(super) struct SendState {
-    pub(super) peer: u32,
-    pub(super) key: MsgKey,
-    pub(super) bytes: u64,
-    pub(super) unit: u32,
-    pub(super) priority: i32,
-    pub(super) head: Vec<u8>,
-    pub(super) filled: u64,
-    /// Its number on the wire, once it has begun.
-    pub(super) message: Option<u64>,
-    /// The receiver has asked for it, or let it go: nothing holds it up any more.
-    pub(super) granted: bool,
-    /// Between two parts.
-    pub(super) paused: bool,
-}
-
-pub(super) struct RecvState {
-    pub(super) peer: u32,
-    pub(super) key: MsgKey,
-    pub(super) bytes: u64,
-    pub(super) unit: u32,
-}
-
-/// A message that has begun to arrive.
-pub(super) struct Inbound {
-    pub(super) src: u32,
-    message: u64,
-    pub(super) key: MsgKey,
-    pub(super) head: Vec<u8>,
-    pub(super) bytes: u64,
-    /// Arrived and not yet consumed.
-    pub(super) data: Vec<u8>,
-    arrived: u64,
-    pub(super) consumed: u64,
-    pub(super) announced: bool,
-    pub(super) recv: Option<XferId>,
-    pub(super) opened: bool,
-}
-
-impl Inbound {
-    fn is_whole(&self) -> bool {
-        self.arrived == self.bytes
-    }
-}
-
-/// What the control plane has for a rank.
-pub(super) enum Heard {
-    Message(u32, Vec<u8>),
-    Lost(u32, String),
-    Left(u32),
 }
 
 /// Something that happens at a moment.
@@ -188,9 +91,9 @@ pub(super) enum Event {
 /// What stands before a message's first byte.
 #[derive(Debug)]
 pub(super) struct Opening {
-    key: MsgKey,
-    head: Vec<u8>,
-    bytes: u64,
+    pub(super) key: MsgKey,
+    pub(super) head: Vec<u8>,
+    pub(super) bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -311,7 +214,7 @@ impl Net {
         self.queue.push(Reverse(Entry { at, n, event }));
     }
 
-    fn draw(&mut self, range: Range<Duration>) -> Duration {
+    pub(super) fn draw(&mut self, range: Range<Duration>) -> Duration {
         if range.is_empty() {
             return range.start;
         }
@@ -326,7 +229,7 @@ impl Net {
     }
 
     /// Puts an event on its way: parts of one message, and words from one rank to another, stay in order.
-    fn launch(&mut self, event: Event) {
+    pub(super) fn launch(&mut self, event: Event) {
         let mut at = self.arrival();
         match &event {
             Event::Part {
@@ -416,17 +319,7 @@ impl Net {
                 key,
                 grant,
             } => {
-                let rank = self.rank(dst);
-                let link = &mut rank.links[src as usize];
-                if link.owed.remove(&key).is_some() {
-                    let begun = |s: &&mut SendState| s.peer == src && s.key == key;
-                    if let Some(send) = rank.sends.values_mut().find(begun) {
-                        send.granted = true;
-                    }
-                } else if grant {
-                    link.grants.insert(key);
-                }
-                self.wake(dst);
+                self.credit_arrives(src, dst, key, grant);
             }
             Event::Resume { rank, id } => {
                 if let Some(send) = self.rank(rank).sends.get_mut(&id) {
@@ -440,321 +333,8 @@ impl Net {
         }
     }
 
-    fn wake(&mut self, rank: u32) {
+    pub(super) fn wake(&mut self, rank: u32) {
         self.wakes.extend(self.ranks[rank as usize].wake.clone());
-    }
-
-    fn part_arrives(
-        &mut self,
-        src: u32,
-        dst: u32,
-        message: u64,
-        open: Option<Opening>,
-        data: &[u8],
-    ) {
-        let rank = self.rank(dst);
-        if rank.life != Life::Here || rank.links[src as usize].down.is_some() {
-            return;
-        }
-        rank.stats.frames_received += 1;
-        rank.stats.payload_received += data.len() as u64;
-        if let Some(open) = open {
-            rank.stats.header_received += open.head.len() as u64;
-            rank.begin(src, message, open);
-        }
-        // What was refused or forgotten is no longer there: its bytes are dropped.
-        if let Some(m) = rank.inbox.values_mut().find(|m| m.message == message) {
-            m.data.extend_from_slice(data);
-            m.arrived += data.len() as u64;
-        }
-        self.wake(dst);
-    }
-
-    fn abort_arrives(&mut self, src: u32, dst: u32, message: u64) {
-        let rank = self.rank(dst);
-        let Some(n) = rank
-            .inbox
-            .iter()
-            .find(|(_, m)| m.message == message)
-            .map(|(n, _)| *n)
-        else {
-            return;
-        };
-        let Some(m) = rank.inbox.remove(&n) else {
-            return;
-        };
-        match m.recv.filter(|id| rank.recvs.remove(id).is_some()) {
-            Some(id) => {
-                let error = TransportError::Misuse {
-                    peer: Rank(src),
-                    what: ABORTED,
-                };
-                rank.ended.push_back((id, Err(error)));
-            }
-            None => self.release(dst, src, m.key),
-        }
-        self.wake(dst);
-    }
-
-    /// Gives the sender its credit back for a message that nobody wants.
-    fn release(&mut self, me: u32, sender: u32, key: MsgKey) {
-        self.launch(Event::Credit {
-            src: me,
-            dst: sender,
-            key,
-            grant: false,
-        });
-    }
-
-    pub(super) fn grant(&mut self, me: u32, sender: u32, key: MsgKey) {
-        self.launch(Event::Credit {
-            src: me,
-            dst: sender,
-            key,
-            grant: true,
-        });
-    }
-
-    /// Drops a message that has begun to arrive, and whatever of it is still to come.
-    pub(super) fn discard(&mut self, me: u32, n: u64) {
-        if let Some(m) = self.rank(me).inbox.remove(&n) {
-            if let Some(id) = m.recv {
-                self.rank(me).recvs.remove(&id);
-            } else {
-                self.release(me, m.src, m.key);
-            }
-        }
-    }
-
-    pub(super) fn forget(&mut self, me: u32, op: OpId) {
-        let rank = self.rank(me);
-        for link in &mut rank.links {
-            link.grants.retain(|key| key.op != op);
-        }
-        let unwanted = |m: &Inbound| m.key.op == op && m.recv.is_none();
-        let found: Vec<u64> = rank
-            .inbox
-            .iter()
-            .filter(|(_, m)| unwanted(m))
-            .map(|(n, _)| *n)
-            .collect();
-        for n in found {
-            self.discard(me, n);
-        }
-    }
-
-    /// How many bytes of this send may leave now; `None` where nothing may, not even its head.
-    pub(super) fn allowance(&self, me: u32, send: &SendState) -> Option<u64> {
-        let link = &self.ranks[me as usize].links[send.peer as usize];
-        if send.paused {
-            return None;
-        }
-        if send.granted || link.grants.contains(&send.key) {
-            return Some(u64::MAX);
-        }
-        let left = self.config.eager.saturating_sub(link.owed.values().sum());
-        let has_credit = send.message.is_some() || link.owed.len() < self.config.credit as usize;
-        let has_room = send.bytes == 0 || left >= u64::from(send.unit);
-        (has_credit && has_room).then_some(left)
-    }
-
-    /// Whether the rank's `progress` would find something, were its sink ready for it.
-    pub(super) fn has_work(&self, me: u32) -> bool {
-        let rank = &self.ranks[me as usize];
-        if rank.life != Life::Here {
-            return false;
-        }
-        let pending = |m: &Inbound| match m.recv.and_then(|id| rank.recvs.get(&id)) {
-            None => !m.announced,
-            Some(r) => !m.opened || m.consumed == m.bytes || m.data.len() >= r.unit as usize,
-        };
-        !rank.ended.is_empty()
-            || !rank.downs.is_empty()
-            || rank.inbox.values().any(pending)
-            || rank.sends.values().any(|s| self.allowance(me, s).is_some())
-    }
-
-    /// Sends the next part of an own message; the last one ends the transfer.
-    pub(super) fn send_part(&mut self, me: u32, id: XferId, data: Vec<u8>) {
-        let gap = self.draw(self.config.gap.clone());
-        let fresh = self.n_messages;
-        let rank = &mut self.ranks[me as usize];
-        let Some(send) = rank.sends.get_mut(&id) else {
-            return;
-        };
-        let (dst, key) = (send.peer, send.key);
-        let mut open = None;
-        let message = *send.message.get_or_insert_with(|| {
-            self.n_messages += 1;
-            let link = &mut rank.links[dst as usize];
-            send.granted = link.grants.remove(&key);
-            if !send.granted {
-                link.owed.insert(key, 0);
-            }
-            rank.stats.header_sent += send.head.len() as u64;
-            open = Some(Opening {
-                key,
-                head: std::mem::take(&mut send.head),
-                bytes: send.bytes,
-            });
-            fresh
-        });
-        send.filled += data.len() as u64;
-        if let Some(owed) = rank.links[dst as usize].owed.get_mut(&key) {
-            *owed += data.len() as u64;
-        }
-        rank.stats.frames_sent += 1;
-        rank.stats.payload_sent += data.len() as u64;
-        let last = send.filled == send.bytes;
-        send.paused = !last && gap > Duration::ZERO;
-        let paused = send.paused;
-        if last {
-            rank.sends.remove(&id);
-            rank.ended.push_back((id, Ok(())));
-        }
-        self.launch(Event::Part {
-            src: me,
-            dst,
-            message,
-            open,
-            data,
-            last,
-        });
-        if paused {
-            self.schedule(self.now + gap, Event::Resume { rank: me, id });
-        }
-    }
-
-    /// Takes an own transfer back.
-    pub(super) fn cancel(&mut self, me: u32, id: XferId) {
-        let rank = self.rank(me);
-        rank.ended.retain(|(other, _)| *other != id);
-        if let Some(send) = rank.sends.remove(&id) {
-            if let Some(message) = send.message {
-                self.launch(Event::Abort {
-                    src: me,
-                    dst: send.peer,
-                    message,
-                });
-            }
-        } else if rank.recvs.remove(&id).is_some() {
-            // A message that has not been opened is nobody's again; one that has is dropped.
-            let opened = |m: &&mut Inbound| m.recv == Some(id);
-            if let Some(m) = rank.inbox.values_mut().find(opened)
-                && !m.opened
-            {
-                m.recv = None;
-            }
-            rank.inbox.retain(|_, m| m.recv != Some(id));
-        }
-    }
-
-    /// `peer` is gone as `me` sees it.
-    fn goes_down(&mut self, me: u32, peer: u32, how: Down) {
-        let rank = self.rank(me);
-        if rank.life != Life::Here || rank.links[peer as usize].down.is_some() {
-            return;
-        }
-        rank.links[peer as usize].down = Some(how.clone());
-        // What a peer gave whole before it left is still good.
-        let left = how == Down::Left;
-        rank.inbox
-            .retain(|_, m| m.src != peer || (left && m.is_whole()));
-        let kept: BTreeSet<XferId> = rank.inbox.values().filter_map(|m| m.recv).collect();
-        let sends = rank
-            .sends
-            .iter()
-            .filter(|(_, s)| s.peer == peer)
-            .map(|(id, _)| *id);
-        let recvs = rank
-            .recvs
-            .iter()
-            .filter(|(id, r)| r.peer == peer && !kept.contains(id))
-            .map(|(id, _)| *id);
-        let failed: BTreeSet<XferId> = sends.chain(recvs).collect();
-        for id in failed {
-            rank.sends.remove(&id);
-            rank.recvs.remove(&id);
-            let error = TransportError::Down {
-                peer: Rank(peer),
-                how: how.clone(),
-            };
-            rank.ended.push_back((id, Err(error)));
-        }
-        rank.downs.push_back(peer);
-        self.wake(me);
-    }
-
-    /// The rank's links end, for it at once and for its peers when they hear of it.
-    pub(super) fn end_links(&mut self, me: u32, life: Life, how: &Down) {
-        let rank = self.rank(me);
-        if rank.life != Life::Here {
-            return;
-        }
-        rank.life = life;
-        rank.sends.clear();
-        rank.recvs.clear();
-        rank.inbox.clear();
-        rank.ended.clear();
-        rank.downs.clear();
-        for dst in (0..self.world()).filter(|p| *p != me) {
-            self.launch(Event::Down {
-                src: me,
-                dst,
-                how: how.clone(),
-            });
-        }
-    }
-
-    /// The rank's place in the control plane ends.
-    pub(super) fn end_plane(&mut self, me: u32, life: Life, why: &str) {
-        let rank = self.rank(me);
-        if rank.plane != Life::Here {
-            return;
-        }
-        rank.plane = life;
-        rank.words.clear();
-        let word = match life {
-            Life::Left => Word::Left,
-            Life::Here | Life::Dead => Word::Lost(me, why.into()),
-        };
-        self.tell(me, word);
-    }
-
-    /// Sends a word to every other rank.
-    pub(super) fn tell(&mut self, me: u32, word: Word) {
-        for dst in (0..self.world()).filter(|p| *p != me) {
-            self.launch(Event::Word {
-                src: me,
-                dst,
-                word: word.clone(),
-            });
-        }
-    }
-
-    pub(super) fn word_arrives(&mut self, src: u32, dst: u32, word: Word) {
-        let rank = self.rank(dst);
-        if rank.plane != Life::Here || rank.gone.contains(&src) {
-            return;
-        }
-        match word {
-            Word::Message(payload) => rank.words.push_back(Heard::Message(src, payload)),
-            Word::Left => {
-                rank.gone.insert(src);
-                rank.words.push_back(Heard::Left(src));
-            }
-            Word::Lost(who, why) => {
-                if rank.gone.insert(who) {
-                    rank.words.push_back(Heard::Lost(who, why));
-                }
-                // Whoever is declared dead hears that, and is deaf and dumb afterwards.
-                if who == dst {
-                    rank.plane = Life::Dead;
-                }
-            }
-        }
-        self.wakes
-            .extend(self.ranks[dst as usize].plane_wake.clone());
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
@@ -784,61 +364,5 @@ impl Net {
                 }
             }
         }
-    }
-}
-
-impl RankState {
-    fn new(world: u32) -> RankState {
-        RankState {
-            links_taken: false,
-            plane_taken: false,
-            life: Life::Here,
-            plane: Life::Here,
-            n_transfers: 0,
-            n_arrivals: 0,
-            sends: BTreeMap::new(),
-            recvs: BTreeMap::new(),
-            links: (0..world).map(|_| LinkState::default()).collect(),
-            inbox: BTreeMap::new(),
-            ended: VecDeque::new(),
-            downs: VecDeque::new(),
-            calling: None,
-            wake: None,
-            stats: LinkStats::default(),
-            words: VecDeque::new(),
-            plane_wake: None,
-            gone: BTreeSet::new(),
-        }
-    }
-
-    pub(super) fn fresh_id(&mut self) -> XferId {
-        self.n_transfers += 1;
-        XferId(self.n_transfers)
-    }
-
-    fn begin(&mut self, src: u32, message: u64, open: Opening) {
-        let posted = |(_, r): &(&XferId, &RecvState)| r.peer == src && r.key == open.key;
-        let recv = self.recvs.iter().find(posted).map(|(id, _)| *id);
-        if recv.is_none() {
-            self.stats.early_messages += 1;
-        }
-        let n = self.n_arrivals;
-        self.n_arrivals += 1;
-        self.inbox.insert(
-            n,
-            Inbound {
-                src,
-                message,
-                key: open.key,
-                head: open.head,
-                bytes: open.bytes,
-                data: Vec::new(),
-                arrived: 0,
-                consumed: 0,
-                announced: false,
-                recv,
-                opened: false,
-            },
-        );
     }
 }
