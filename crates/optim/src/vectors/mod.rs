@@ -7,8 +7,8 @@ mod rows;
 
 pub use problem::{Kind, Problem};
 
-use crate::{RuleConfig, rule_by_name};
-use gaggle_core::Rule;
+use crate::{AdamW, AdamWConfig, Diffusion, Order, RuleConfig, rule_by_name};
+use gaggle_core::{Codec, Rule};
 
 /// A method of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub enum Method {
     Qg,
     /// QG-DSGDm-N.
     QgNesterov,
+    /// Decentralised Adam, ATC, without decay.
+    AdamAtc,
+    /// Decentralised Adam, AWC, without decay.
+    AdamAwc,
 }
 
 /// A topology of the table, on eight ranks.
@@ -141,6 +145,8 @@ impl Row {
             Method::DmsgdAwc => ("dmsgd-awc", false),
             Method::Qg => ("qg-dmsgd", false),
             Method::QgNesterov => ("qg-dmsgd", true),
+            Method::AdamAtc => return adam(Order::Atc),
+            Method::AdamAwc => return adam(Order::Awc),
         };
         let config = RuleConfig {
             nesterov,
@@ -190,6 +196,16 @@ impl Row {
             far("consensus distance", consensus, want)
         }
     }
+}
+
+fn adam(order: Order) -> Box<dyn Rule<f64>> {
+    let config = AdamWConfig {
+        weight_decay: 0.0,
+        ..AdamWConfig::default()
+    };
+    let local = AdamW::new(config).expect("the defaults are in range");
+    let rule = Diffusion::new(order, Box::new(local), Codec::None);
+    Box::new(rule.expect("the plain codec carries everything"))
 }
 
 /// √(mean over ranks of |x_i − x̄|²).
@@ -257,7 +273,7 @@ mod tests {
 
     #[test]
     fn every_method_meets_every_graph_on_both_problems() {
-        // All-reduce has no graph; the eight others run on three.
-        assert_eq!(rows().len(), 2 * (1 + 8 * 3));
+        // All-reduce has no graph; eight others run on three, and Adam on two, on LIN alone.
+        assert_eq!(rows().len(), 2 * (1 + 8 * 3) + 4);
     }
 }
