@@ -1,0 +1,181 @@
+//! The command line: what can be said, and what `--help` tells.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
+use std::{ffi::OsString, time::Duration};
+
+/// Trains one model with many processes: all-reduce, or with nobody in charge.
+#[derive(Parser, Debug)]
+#[command(
+    name = "gaggle",
+    version,
+    about,
+    arg_required_else_help = true,
+    styles = styling::Styles::styled().header(styling::AnsiColor::Yellow.on_default()),
+    after_help = "Examples:\n  \
+        gaggle demo                        train on the digits that ship with gaggle, with 4 processes\n  \
+        gaggle run -n 4 ./my-program       start 4 copies of my-program as the ranks of one job\n\n\
+        `gaggle COMMAND --help` tells more about each command."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) task: Task,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Task {
+    Run(RunArgs),
+    Demo(DemoArgs),
+}
+
+/// Start N copies of a program on this machine, as the ranks of one job
+#[derive(ClapArgs, Debug)]
+#[command(
+    override_usage = "gaggle run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_long_help = RUN_HELP,
+    after_help = "`gaggle run --help` also explains the variables, the end of a job and the exit codes."
+)]
+pub(crate) struct RunArgs {
+    /// How many copies (ranks) to start
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = ranks)]
+    pub(crate) ranks: u32,
+    /// How long the other ranks have to stop once one has failed, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) grace: Duration,
+    /// The program to start, found in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  gaggle run -n 4 ./my-program
+  gaggle run -n 2 -- python train.py --lr 0.1
+  gaggle run -n 3 sh -c 'echo I am rank $RANK of $WORLD_SIZE'
+
+What each rank is told, by its environment:
+  RANK, LOCAL_RANK              its number, from 0 to N-1
+  WORLD_SIZE, LOCAL_WORLD_SIZE  N
+  MASTER_ADDR, MASTER_PORT      127.0.0.1 and a free port, for programs that meet by other means
+  GAGGLE_STORE, GAGGLE_SECRET, GAGGLE_JOB
+                                where the ranks meet and how they prove that they belong together;
+                                `gaggle::join()` reads them, other programs need not
+  RAYON_NUM_THREADS, OMP_NUM_THREADS
+                                CPUs divided by N, at least 1, so that ranks do not take each
+                                other's CPUs; left alone where you have set them
+Standard input is empty for every rank.
+
+What is printed: each line of each rank, with its number in front: `[2] loss 0.41`.
+
+How a job ends:
+  - All ranks end with exit code 0: so does `gaggle run`.
+  - A rank fails: the others are told to stop (SIGTERM), those that still run after the grace are
+    killed (SIGKILL), and the first rank that failed is named last, with its last lines.
+  - Ctrl-C or SIGTERM: all ranks are stopped at once.
+  - `gaggle run` is killed: the ranks and what they started end, too.
+
+Exit codes:
+  0    all ranks ended well
+  N    the exit code of the first rank that failed; 128 + signal if a signal killed it
+  128 + signal   `gaggle run` itself was told to stop by that signal (Ctrl-C: 130)
+  2    the command line makes no sense
+  126, 127   the program cannot be executed, is not there
+  125  the launcher failed";
+
+/// Train on the handwritten digits that ship with gaggle, with 4 processes
+// Clap does not look at what follows: the demo's own program knows its options.
+#[derive(ClapArgs, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct DemoArgs {
+    /// `--ranks N`, and the demo's own options
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "OPTIONS"
+    )]
+    pub(crate) options: Vec<OsString>,
+}
+
+/// A number of ranks.
+pub(crate) fn ranks(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err("a job needs at least 1 rank".into()),
+        Ok(n) if n <= MOST_RANKS => Ok(n),
+        Ok(_) => Err(format!(
+            "at most {MOST_RANKS} ranks can be started on one machine"
+        )),
+        Err(_) => Err("this is not a number of ranks".into()),
+    }
+}
+
+/// More processes than this on one machine are a slip of the finger.
+const MOST_RANKS: u32 = 4096;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "this is not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(grace) if grace <= Duration::from_secs(3600) => Ok(grace),
+        _ => Err("give a number of seconds from 0 to 3600".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run_args(line: &str) -> Result<RunArgs, clap::Error> {
+        match Args::try_parse_from(line.split(' '))?.task {
+            Task::Run(args) => Ok(args),
+            Task::Demo(_) => panic!("{line} is not a run"),
+        }
+    }
+
+    fn check(line: &str, ranks: u32, command: &str) {
+        let args = run_args(line).unwrap();
+        assert_eq!(args.ranks, ranks, "{line}");
+        assert_eq!(args.command.join(" ".as_ref()), command, "{line}");
+    }
+
+    #[test]
+    fn clap_finds_no_fault() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_programs_options_are_not_ours() {
+        check("gaggle run -n 4 prog", 4, "prog");
+        check("gaggle run -n4 -- prog -n 7 --help", 4, "prog -n 7 --help");
+        check("gaggle run --ranks 1 prog -n 7 -- x", 1, "prog -n 7 -- x");
+        check(
+            "gaggle run --grace 2.5 -n 3 ./p --version",
+            3,
+            "./p --version",
+        );
+        assert_eq!(
+            run_args("gaggle run -n 1 --grace 2.5 p").unwrap().grace,
+            Duration::from_millis(2500)
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        let refused = |line: &str, why: &str| {
+            let text = run_args(line).unwrap_err().to_string();
+            assert!(text.contains(why), "{line}: {text}");
+        };
+        refused("gaggle run -n 0 prog", "a job needs at least 1 rank");
+        refused("gaggle run -n -1 prog", "-1");
+        refused("gaggle run -n many prog", "not a number of ranks");
+        refused("gaggle run -n 100000 prog", "at most 4096");
+        refused("gaggle run -n 2", "PROGRAM");
+        refused("gaggle run prog", "-n");
+        for grace in ["x", "nan", "inf", "1e300", "4000"] {
+            refused(
+                &format!("gaggle run -n 2 --grace {grace} prog"),
+                "number of seconds",
+            );
+        }
+    }
+}

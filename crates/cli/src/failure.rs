@@ -1,0 +1,52 @@
+//! Why the launcher itself failed, and with which exit code.
+
+use gaggle_launch::LaunchError;
+use std::{io, path::PathBuf};
+
+/// A failure of the launcher, not of a rank.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The ranks could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The ranks could not be given a place to meet.
+    #[error("cannot {what}: {why}")]
+    Store {
+        /// What was tried.
+        what: &'static str,
+        /// What came of it.
+        why: String,
+    },
+    /// The demo's program is not there.
+    #[error(
+        "cannot find the demo's program `gaggle-demo`: it is neither next to {} nor in PATH.\n\
+         In a checkout of gaggle, `cargo xtask demo` builds it and runs it; `cargo build -p gaggle-demo` only builds it.\n\
+         If it lies elsewhere, set GAGGLE_DEMO to its path.",
+        .me.display()
+    )]
+    NoDemo {
+        /// This program.
+        me: PathBuf,
+    },
+    /// `GAGGLE_DEMO` names no file.
+    #[error("GAGGLE_DEMO is {}, but there is no such file", .0.display())]
+    NoSuchDemo(PathBuf),
+    /// The command line makes no sense.
+    #[error("{0}\nTry `gaggle demo --help`.")]
+    Usage(String),
+}
+
+impl Failure {
+    /// As a shell has it: 126 and 127 for programs that cannot be executed or found, 2 for usage, 125 for the rest.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Failure::Launch(LaunchError::Start { source, .. }) => match source.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
+            Failure::NoDemo { .. } | Failure::NoSuchDemo(_) => 127,
+            Failure::Usage(_) => 2,
+            Failure::Launch(_) | Failure::Store { .. } => 125,
+        }
+    }
+}
