@@ -5,7 +5,7 @@ use crate::{
     facts::rounds_in_period,
     mixing::{Sparse, rounds, unreached},
 };
-use gaggle_core::{Rank, Round, Topology};
+use gaggle_core::{Rank, Topology};
 
 /// How far a sum of weights may be from one.
 pub(crate) const TOLERANCE: f64 = 1e-12;
@@ -41,18 +41,26 @@ pub fn check(topology: &dyn Topology) -> Result<(), TopologyError> {
 pub(crate) fn check_rounds(topology: &dyn Topology) -> Result<(), TopologyError> {
     for t in 0..rounds_in_period(topology) {
         let all = rounds(topology, t);
+        let from: Vec<Vec<Rank>> = all.iter().map(|r| sorted(&r.from)).collect();
+        let to: Vec<Vec<Rank>> = all.iter().map(|r| sorted(&r.to)).collect();
         for (r, round) in all.iter().enumerate() {
             let at = Place {
                 topology,
                 t,
                 rank: Rank(r as u32),
             };
-            at.check_list(&all, &round.from, Side::From)?;
-            at.check_list(&all, &round.to, Side::To)?;
+            at.check_list(&round.from, &from[r], &to, Side::From)?;
+            at.check_list(&round.to, &to[r], &from, Side::To)?;
             at.check_weight(at.rank, round.keep)?;
         }
     }
     Ok(())
+}
+
+fn sorted(list: &[(Rank, f64)]) -> Vec<Rank> {
+    let mut ranks: Vec<Rank> = list.iter().map(|(r, _)| *r).collect();
+    ranks.sort();
+    ranks
 }
 
 fn check_sums(topology: &dyn Topology, t: u64, mixing: &Sparse) -> Result<(), TopologyError> {
@@ -88,37 +96,26 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// `own` is the list sorted; `others` are the lists of the other side, by rank, sorted.
     fn check_list(
         &self,
-        all: &[Round],
         list: &[(Rank, f64)],
+        own: &[Rank],
+        others: &[Vec<Rank>],
         side: Side,
     ) -> Result<(), TopologyError> {
-        for (i, &(peer, weight)) in list.iter().enumerate() {
-            let why = if peer == self.rank {
-                Some("itself")
-            } else if peer.idx() >= all.len() {
-                Some("not a member")
-            } else if list[..i].iter().any(|(p, _)| *p == peer) {
-                Some("there already")
-            } else {
-                None
-            };
-            if let Some(why) = why {
-                return Err(TopologyError::Peer {
-                    topology: named(self.topology),
-                    round: self.t,
-                    rank: self.rank,
-                    peer,
-                    side,
-                    why,
-                });
+        let twice = own.windows(2).find(|w| w[0] == w[1]).map(|w| w[0]);
+        if let Some(peer) = twice {
+            return Err(self.bad_peer(peer, side, "there already"));
+        }
+        for &(peer, weight) in list {
+            if peer == self.rank {
+                return Err(self.bad_peer(peer, side, "itself"));
             }
-            let other = match side {
-                Side::From => &all[peer.idx()].to,
-                Side::To => &all[peer.idx()].from,
+            let Some(other) = others.get(peer.idx()) else {
+                return Err(self.bad_peer(peer, side, "not a member"));
             };
-            if !other.iter().any(|(p, _)| *p == self.rank) {
+            if other.binary_search(&self.rank).is_err() {
                 return Err(TopologyError::OneSided {
                     topology: named(self.topology),
                     round: self.t,
@@ -130,6 +127,17 @@ impl Place<'_> {
             self.check_weight(peer, weight)?;
         }
         Ok(())
+    }
+
+    fn bad_peer(&self, peer: Rank, side: Side, why: &'static str) -> TopologyError {
+        TopologyError::Peer {
+            topology: named(self.topology),
+            round: self.t,
+            rank: self.rank,
+            peer,
+            side,
+            why,
+        }
     }
 
     fn check_weight(&self, peer: Rank, weight: f64) -> Result<(), TopologyError> {

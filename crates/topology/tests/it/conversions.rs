@@ -1,5 +1,4 @@
 //! Matrices and graphs: round trips and properties over random topologies.
-#![cfg(all(feature = "ndarray", feature = "petgraph"))]
 
 use gaggle_core::{MixingFacts, Rank, Topology};
 use gaggle_topology::{
