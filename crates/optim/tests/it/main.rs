@@ -1,0 +1,8 @@
+//! The public behaviour of the crate.
+
+mod dense;
+mod driver;
+mod local;
+mod rules;
+mod vectors;
+mod worlds;
