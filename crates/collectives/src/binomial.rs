@@ -16,7 +16,7 @@ use smallvec::smallvec;
 /// More steps than there are numbers for.
 pub(crate) fn plan_broadcast(req: &Request, root: Rank) -> Result<Plan, PlanError> {
     let n_slices = n_slices(req.len, req.slice)?;
-    let from_root = back(req.rank.0, root.0, req.world);
+    let from_root = counted_from(root, req.rank, req.world);
     let tree = Tree {
         rank: req.rank.0,
         world: req.world,
@@ -35,6 +35,15 @@ pub(crate) fn plan_broadcast(req: &Request, root: Rank) -> Result<Plan, PlanErro
         n_slices,
     };
     outline.with(req, tree)
+}
+
+fn counted_from(root: Rank, rank: Rank, world: u32) -> u32 {
+    back(rank.0, root.0, world)
+}
+
+/// To how many ranks `rank` passes the root's value on.
+pub(crate) fn n_children_of(rank: Rank, root: Rank, world: u32) -> u32 {
+    n_children(counted_from(root, rank, world), world)
 }
 
 /// How many of v + 1, v + 2, v + 4, … below v's lowest bit are in the world.

@@ -112,7 +112,7 @@ pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
     interpret::check_values(&world, &links, &order, promise)
 }
 
-/// The number of messages that follow each other in the longest chain of the plans: what `rounds` means for a cost.
+/// The number of messages that follow each other in the longest chain of the plans. [`Cost::rounds`](crate::Cost::rounds) is never smaller.
 ///
 /// # Errors
 /// The plans do not fit each other.

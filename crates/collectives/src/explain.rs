@@ -1,8 +1,46 @@
 //! Plans in words: one line per step, for people and for messages about faults.
 
-use crate::plan::{Action, Arrive, Plan, Slot, Step};
-use gaggle_core::{Codec, Form};
-use std::fmt;
+use crate::cost::Cost;
+use crate::plan::{Action, Arrive, Buf, Plan, Slot, Step};
+use gaggle_core::{Codec, DType, Form};
+use std::fmt::{self, Write};
+
+/// Each rank's plan with its cost on elements of type `dtype`.
+///
+/// ```
+/// use gaggle_collectives::{Call, Request, explain, plan};
+/// use gaggle_core::{Codec, DType, Rank};
+///
+/// let request = Request {
+///     call: Call::Broadcast { root: Rank(0) },
+///     rank: Rank(1),
+///     world: 2,
+///     len: 3,
+///     slice: 2,
+///     codec: Codec::None,
+///     widen: false,
+/// };
+/// let text = "\
+/// broadcast by binomial, rank 1 of 2: 3 elements
+///     0  recv #0 from rank 0: user[0..2]
+///     1  recv #1 from rank 0: user[2..3]
+///        1 rounds; sends 0 messages, 0 bytes; receives 2 messages, 12 bytes
+/// ";
+/// assert_eq!(explain(&[plan(&request)?], DType::F32), text);
+/// # Ok::<(), gaggle_collectives::PlanError>(())
+/// ```
+pub fn explain(plans: &[Plan], dtype: DType) -> String {
+    let mut text = String::new();
+    for plan in plans {
+        let cost = match Cost::of(plan, dtype) {
+            Some(cost) => cost.to_string(),
+            None => format!("its codec does not apply to {dtype}"),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{plan}       {cost}");
+    }
+    text
+}
 
 /// ` weight w3`, or nothing.
 struct Weight(&'static str, Option<Slot>);
@@ -16,14 +54,15 @@ impl fmt::Display for Weight {
     }
 }
 
-/// ` in bf16`, or nothing.
-struct As(Codec);
+/// ` in bf16`, ` in the accumulator type`, or nothing.
+struct As(Codec, Buf);
 
 impl fmt::Display for As {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Codec::None => Ok(()),
-            codec => write!(f, " in {codec}"),
+        match (self.0, self.1) {
+            (Codec::None, Buf::User) => Ok(()),
+            (Codec::None, Buf::Scratch) => f.write_str(" in the accumulator type"),
+            (codec, _) => write!(f, " in {codec}"),
         }
     }
 }
@@ -35,12 +74,12 @@ impl fmt::Display for Action {
                 to,
                 tag,
                 src,
+                wire,
                 codec,
                 weight,
                 scale,
-                ..
             } => {
-                write!(f, "send #{tag} to {to}: {src}{}", As(*codec))?;
+                write!(f, "send #{tag} to {to}: {src}{}", As(*codec, *wire))?;
                 if let Some(factor) = scale {
                     write!(f, " times factor {factor}")?;
                 }
@@ -50,21 +89,21 @@ impl fmt::Display for Action {
                 from,
                 tag,
                 dst,
+                wire,
                 codec,
                 arrive,
                 weight,
-                ..
             } => match arrive {
                 Arrive::Store => write!(
                     f,
                     "recv #{tag} from {from}: {dst}{}{}",
-                    As(*codec),
+                    As(*codec, *wire),
                     Weight(", weight to ", *weight)
                 ),
                 Arrive::Fold { there, .. } => write!(
                     f,
                     "recv #{tag} from {from}: fold into {dst}{}{}{}",
-                    As(*codec),
+                    As(*codec, *wire),
                     Weight(" of weight ", *there),
                     Weight(", sum to ", *weight)
                 ),
@@ -116,7 +155,7 @@ impl fmt::Display for Action {
                     let joint = if i == 0 { " " } else { ", " };
                     write!(f, "{joint}{operand}")?;
                 }
-                write!(f, "{}", As(*codec))
+                write!(f, "{}", As(*codec, Buf::User))
             }
         }
     }

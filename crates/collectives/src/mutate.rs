@@ -1,7 +1,7 @@
 //! Plans with one thing wrong: what the checker, and an engine, are tried on.
 //!
-//! A mutation changes one step of one rank: it is deleted, done twice, sent to or received from another peer, touches shifted or shortened elements, waits for one step less, or changes places with one of the next two.
-//! Two steps that wait for the same and that the same steps wait for are not made to change places: their numbers would differ, not the plan.
+//! A mutation changes one step of one rank: it is deleted, done twice, sent to or received from another peer, touches shifted or shortened elements, waits for one step less, or changes places with a later one.
+//! Two steps that wait for the same and that the same steps wait for are not made to change places, nor are two that do the same: their numbers would differ, not the plan.
 //! Where a step is deleted, what waited for it waits for what it waited for; where it is done twice, the second time follows the first, and what waited for the step waits for both.
 
 use crate::check::{Promise, check};
@@ -83,7 +83,7 @@ fn mutations(steps: &[Step], idx: usize, rank: usize, world: u32) -> Vec<Mutatio
         step.after.remove(i);
         replace(format!("not waiting for step {dropped}"), step);
     }
-    for other in (idx + 1..steps.len()).take(2) {
+    for other in idx + 1..steps.len() {
         if differ_in_order(steps, idx, other) {
             let mut mutated = steps.to_vec();
             mutated[idx].action = steps[other].action.clone();
@@ -200,7 +200,8 @@ fn differ_in_order(steps: &[Step], one: usize, other: usize) -> bool {
             .map(|(i, _)| i)
             .collect()
     };
-    waits(one) != waits(other) || waited_for(one) != waited_for(other)
+    steps[one].action != steps[other].action
+        && (waits(one) != waits(other) || waited_for(one) != waited_for(other))
 }
 
 #[cfg(test)]

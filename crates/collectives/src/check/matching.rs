@@ -243,20 +243,20 @@ fn find_cycle(world: &World<'_>, links: &Links, stuck: impl Fn(Event) -> bool) -
     }
 }
 
-/// Length of the longest chain of messages.
+/// Length of the longest chain of messages, each sent only once the one before has come. A send is over, as far as the chain goes, when it has left.
 pub(super) fn longest_chain(world: &World<'_>, links: &Links, order: &[Event]) -> u64 {
-    let mut depth: HashMap<Event, u64> = HashMap::new();
+    let mut depth: Vec<Vec<u64>> = world.steps.iter().map(|s| vec![0; s.len()]).collect();
     for &event in order {
-        // A send does not wait for the receiver's steps before it: they cost no round.
-        let (rank, idx) = event;
-        let is_message = links[rank as usize][idx as usize].is_some();
-        let earlier = before(world, links, event)
-            .filter(|&(_, side, _)| side == (rank as usize, idx))
-            .map(|(e, ..)| depth[&e])
-            .max();
-        depth.insert(event, earlier.unwrap_or(0) + u64::from(is_message));
+        // The send first, then its receive, which is one message further.
+        let mut arrives = 0;
+        for (rank, idx) in sides(links, event) {
+            let after = world.steps[rank][idx as usize].after.iter();
+            let starts = after.map(|&a| depth[rank][a as usize]).max().unwrap_or(0);
+            depth[rank][idx as usize] = starts.max(arrives);
+            arrives = starts + 1;
+        }
     }
-    depth.values().copied().max().unwrap_or(0)
+    depth.iter().flatten().copied().max().unwrap_or(0)
 }
 
 /// For each rank, whose start its end implies: a receive knows what the sender's step knew, a send learns nothing from its receiver.

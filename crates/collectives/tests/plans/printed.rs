@@ -1,0 +1,103 @@
+//! Plans in words, for 2 to 5 ranks.
+
+use crate::{all_reduce, plans, request, snapshot};
+use gaggle_collectives::{Call, Promise, Request, explain};
+use gaggle_core::{Algorithm, Codec, DType, Form, Rank, Reduce};
+
+fn print(name: &str, dtype: DType, build: impl Fn(u32) -> Promise) {
+    let mut text = String::new();
+    for world in 2..=5 {
+        text += &explain(&plans(&build(world)), dtype);
+        text.push('\n');
+    }
+    snapshot(name, &text);
+}
+
+/// Two slices per chunk, the chunks uneven.
+fn sliced(reduce: Reduce, algorithm: Algorithm, world: u32) -> Request {
+    let len = 3 * u64::from(world) + 1;
+    let slice = match algorithm {
+        Algorithm::RecursiveDoubling => len.div_ceil(2),
+        _ => 2,
+    };
+    Request {
+        slice,
+        ..all_reduce(reduce, algorithm, world, len)
+    }
+}
+
+#[test]
+fn ring() {
+    print("ring_sum", DType::F32, |world| {
+        Promise::of_all(&sliced(Reduce::Sum, Algorithm::Ring, world))
+    });
+    print("ring_mean_widened", DType::Bf16, |world| {
+        let len = u64::from(world) + 1;
+        Promise::of_all(&Request {
+            widen: true,
+            ..all_reduce(Reduce::Mean, Algorithm::Ring, world, len)
+        })
+    });
+}
+
+#[test]
+fn recursive_doubling() {
+    print("recursive_doubling_mean", DType::F32, |world| {
+        Promise::of_all(&sliced(Reduce::Mean, Algorithm::RecursiveDoubling, world))
+    });
+    print("recursive_doubling_sum_widened", DType::F16, |world| {
+        Promise::of_all(&Request {
+            widen: true,
+            ..all_reduce(Reduce::Sum, Algorithm::RecursiveDoubling, world, 8)
+        })
+    });
+}
+
+#[test]
+fn direct() {
+    print("direct_mean_bf16", DType::F32, |world| {
+        Promise::of_all(&Request {
+            codec: Codec::Bf16,
+            ..sliced(Reduce::Mean, Algorithm::Direct, world)
+        })
+    });
+}
+
+#[test]
+fn others() {
+    print("broadcast", DType::I64, |world| {
+        Promise::of_all(&Request {
+            slice: 3,
+            ..request(Call::Broadcast { root: Rank(1) }, world, 5)
+        })
+    });
+    for algorithm in [Algorithm::Ring, Algorithm::Direct] {
+        print(&format!("all_gather_{algorithm}"), DType::U8, |world| {
+            Promise::of_all(&request(Call::AllGather { algorithm }, world, 3))
+        });
+    }
+    print("barrier", DType::U8, |world| {
+        Promise::of_all(&request(Call::Barrier, world, 0))
+    });
+}
+
+#[test]
+fn neighbours() {
+    print("mix_one_way_ring", DType::F32, |world| {
+        let ask = |r| Request {
+            rank: Rank(r),
+            slice: 2,
+            ..request(
+                Call::Mix {
+                    from: vec![Rank((r + world - 1) % world)],
+                    to: vec![Rank((r + 1) % world)],
+                    scaled: true,
+                    form: Form::Sum,
+                },
+                world,
+                4,
+            )
+        };
+        Promise::of(&(0..world).map(ask).collect::<Vec<_>>())
+    });
+}
