@@ -1,5 +1,6 @@
 //! The public behaviour of the crate.
 
+mod allocation;
 mod dense;
 mod driver;
 mod local;
