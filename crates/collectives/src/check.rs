@@ -22,6 +22,8 @@ mod fault;
 mod interpret;
 mod local;
 mod matching;
+mod meeting;
+mod outcome;
 mod values;
 
 pub use fault::{Fault, Where};
@@ -151,7 +153,7 @@ fn check_fit(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
                 format!("its plan is for {} of {}", plan.rank, plan.world),
             );
         }
-        let len = interpret::user_len(request);
+        let len = outcome::user_len(request);
         if plan.user_len != len {
             return misfit(
                 rank,

@@ -86,7 +86,7 @@ pub struct Operand {
 pub enum Arrive {
     /// They are replaced. Where a slot is given and the message's weight is 0 they stay as they are.
     Store,
-    /// They are combined with what is there: as `incoming ∘ there` or the other way round. Floats of a mean are already multiplied by their weights on both sides; a side of weight 0 is not read. The elements on the wire are of `dst`'s type.
+    /// They are combined with what is there: as `incoming ∘ there` or the other way round. In a mean, what arrives has been multiplied by its weights, and what is there is multiplied by `there` as they meet, also where nothing of weight arrives; a side of weight 0 is not read, and where both are 0 nothing is written. The elements on the wire are of `dst`'s type.
     Fold {
         /// The order of the two operands: the lower rank's first.
         incoming_first: bool,

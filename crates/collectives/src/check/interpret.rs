@@ -1,20 +1,10 @@
-//! Runs all ranks' plans together on symbolic values and compares the outcome with the promise.
+//! Runs all ranks' plans together on symbolic values.
 
-use super::matching::{self, Event, Links};
+use super::matching::{Event, Links};
 use super::values::{RankSet, Stage, UNDEFINED, Value, Values};
-use super::{Fault, Promise, Where, World};
-use crate::plan::{Action, Arrive, Buf, Call, Operand, Request, Slot, Span};
-use gaggle_core::{Rank, Reduce};
+use super::{Fault, Promise, World, outcome};
+use crate::plan::{Action, Arrive, Buf, Call, Operand, Slot, Span};
 use smallvec::SmallVec;
-
-/// Elements in the caller's buffer.
-pub(super) fn user_len(request: &Request) -> u64 {
-    match request.call {
-        Call::AllGather { .. } => u64::from(request.world) * request.len,
-        Call::Barrier => 0,
-        _ => request.len,
-    }
-}
 
 /// Whether the outcome is what the operation promises.
 pub(super) fn check_values(
@@ -27,7 +17,7 @@ pub(super) fn check_values(
     let all = RankSet::of(0..n);
     // Means: all weights positive; every other one 0, both ways; all 0.
     let mut patterns = vec![all];
-    if promise.requests.iter().any(is_mean) {
+    if promise.requests.iter().any(outcome::is_mean) {
         patterns.push(RankSet::of((0..n).filter(|r| r % 2 == 0)));
         patterns.push(RankSet::of((0..n).filter(|r| r % 2 == 1)));
         patterns.push(RankSet::default());
@@ -40,50 +30,23 @@ pub(super) fn check_values(
         run.check_end(promise)?;
     }
     if promise.requests.iter().any(|r| r.call == Call::Barrier) {
-        check_barrier(world, links, order)?;
-    }
-    Ok(())
-}
-
-fn is_mean(request: &Request) -> bool {
-    matches!(
-        request.call,
-        Call::AllReduce {
-            reduce: Reduce::Mean,
-            ..
-        }
-    )
-}
-
-fn check_barrier(world: &World<'_>, links: &Links, order: &[Event]) -> Result<(), Fault> {
-    for (rank, heard) in matching::heard(world, links, order).iter().enumerate() {
-        let unheard: Vec<Rank> = (0..heard.len())
-            .filter(|&r| !heard[r])
-            .map(|r| Rank(r as u32))
-            .collect();
-        if !unheard.is_empty() {
-            return Err(Fault::Unheard {
-                rank: Rank(rank as u32),
-                n_steps: world.steps[rank].len() as u32,
-                unheard,
-            });
-        }
+        outcome::check_barrier(world, links, order)?;
     }
     Ok(())
 }
 
 /// An element: what it holds and which step wrote it.
 #[derive(Clone, Copy)]
-struct Cell {
-    value: Value,
-    writer: Option<u32>,
+pub(super) struct Cell {
+    pub(super) value: Value,
+    pub(super) writer: Option<u32>,
 }
 
-struct Memory {
-    user: Vec<Cell>,
+pub(super) struct Memory {
+    pub(super) user: Vec<Cell>,
     scratch: Vec<Cell>,
     /// Whose weights a slot sums up.
-    slots: Vec<RankSet>,
+    pub(super) slots: Vec<RankSet>,
 }
 
 impl Memory {
@@ -103,12 +66,12 @@ struct Message {
 }
 
 /// One execution, for one choice of weights that are not 0.
-struct Run<'a> {
-    world: &'a World<'a>,
+pub(super) struct Run<'a> {
+    pub(super) world: &'a World<'a>,
     /// Ranks whose weight is not 0; all of them where there are no weights.
-    contributors: RankSet,
-    memory: Vec<Memory>,
-    values: Values,
+    pub(super) contributors: RankSet,
+    pub(super) memory: Vec<Memory>,
+    pub(super) values: Values,
 }
 
 impl<'a> Run<'a> {
@@ -518,239 +481,5 @@ impl<'a> Run<'a> {
             *value = self.values.converted(*value, dst.buf);
         }
         Ok(self.write(rank, idx, dst, &values))
-    }
-}
-
-/// What must hold where values meet.
-impl Run<'_> {
-    fn weight_fault(&self, rank: usize, idx: u32, what: &'static str) -> Fault {
-        Fault::Weight {
-            at: self.world.at(rank, idx),
-            what,
-        }
-    }
-
-    /// One element's contributions, each from another rank.
-    fn check_joinable(&self, rank: usize, idx: u32, operands: &[Value]) -> Result<(), Fault> {
-        let Some((&first, rest)) = operands.split_first() else {
-            return Ok(());
-        };
-        let first = self.values.facts(first);
-        let mut who = first.who.clone();
-        for &operand in rest {
-            let facts = self.values.facts(operand);
-            if facts.elem != first.elem {
-                return Err(Fault::Misaligned {
-                    at: self.world.at(rank, idx),
-                    one: first.elem,
-                    other: facts.elem,
-                });
-            }
-            who = self.disjoint_sum(rank, idx, facts.elem, &who, &facts.who)?;
-        }
-        Ok(())
-    }
-
-    fn disjoint_sum(
-        &self,
-        rank: usize,
-        idx: u32,
-        elem: u64,
-        a: &RankSet,
-        b: &RankSet,
-    ) -> Result<RankSet, Fault> {
-        let twice = a.common(b);
-        if twice.is_empty() {
-            return Ok(a.union(b));
-        }
-        Err(Fault::Twice {
-            at: self.world.at(rank, idx),
-            elem,
-            contributors: twice.ranks(),
-        })
-    }
-
-    fn expect_stage(
-        &self,
-        rank: usize,
-        idx: u32,
-        value: Value,
-        allowed: &[Stage],
-    ) -> Result<(), Fault> {
-        let stage = self.values.facts(value).stage;
-        if allowed.contains(&stage) {
-            return Ok(());
-        }
-        let what = match stage {
-            Stage::Undefined => "reads what nothing was written to",
-            Stage::Raw => "meets a value that has not been weighed",
-            Stage::Plain => "meets a value that has no weight",
-            Stage::Weighted => "meets a value that has been weighed already",
-            Stage::Mean => "meets a value that has been divided already",
-            Stage::Mixed => "meets a neighbour's scaled value",
-        };
-        Err(self.weight_fault(rank, idx, what))
-    }
-
-    /// The contributions in a value are those whose weights are in the sum.
-    fn expect_owners(
-        &self,
-        rank: usize,
-        idx: u32,
-        value: Value,
-        weight: &RankSet,
-    ) -> Result<(), Fault> {
-        if self.values.facts(value).who == weight.common(&self.contributors) {
-            Ok(())
-        } else {
-            Err(self.weight_fault(rank, idx, "meets a weight that is not the value's own"))
-        }
-    }
-
-    fn expect_weighted(
-        &self,
-        rank: usize,
-        idx: u32,
-        value: Value,
-        weight: &RankSet,
-        stage: Stage,
-    ) -> Result<(), Fault> {
-        self.expect_stage(rank, idx, value, &[stage])?;
-        self.expect_owners(rank, idx, value, weight)
-    }
-}
-
-/// What must hold at the end.
-impl Run<'_> {
-    fn last(&self, rank: usize, elem: u64) -> Option<Where> {
-        let writer = self.memory[rank].user[elem as usize].writer;
-        writer.map(|idx| self.world.at(rank, idx))
-    }
-
-    fn wrong(&self, rank: usize, elem: u64, what: &'static str) -> Fault {
-        Fault::Wrong {
-            rank: Rank(rank as u32),
-            elem,
-            what,
-            last: self.last(rank, elem),
-        }
-    }
-
-    fn check_end(&mut self, promise: &Promise) -> Result<(), Fault> {
-        for (rank, request) in promise.requests.iter().enumerate() {
-            if is_mean(request) {
-                self.check_total(rank)?;
-            }
-            for elem in 0..user_len(request) {
-                self.check_element(promise, rank, elem)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_total(&self, rank: usize) -> Result<(), Fault> {
-        let all = RankSet::of(0..self.world.plans.len());
-        let total = self.world.plans[rank].total;
-        let total = total.and_then(|t| self.memory[rank].slots.get(t as usize));
-        let missing = all.without(&total.cloned().unwrap_or_default());
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(Fault::Total {
-            rank: Rank(rank as u32),
-            missing: missing.ranks(),
-        })
-    }
-
-    fn check_element(&mut self, promise: &Promise, rank: usize, elem: u64) -> Result<(), Fault> {
-        let value = self.memory[rank].user[elem as usize].value;
-        let request = &promise.requests[rank];
-        let (want, what) = match &request.call {
-            Call::AllReduce { reduce, .. } => {
-                let alone = self.world.plans.len() == 1;
-                if !alone && !self.contributors.is_empty() {
-                    return self.check_reduced(rank, elem, *reduce);
-                }
-                let own = self.values.input(rank, elem);
-                (own, "changed, though there is nothing to combine it with")
-            }
-            Call::Broadcast { root } => {
-                let roots = self.values.input(root.idx(), elem);
-                (roots, "that is not the root's")
-            }
-            Call::AllGather { .. } => {
-                let owner = (elem / request.len) as usize;
-                let owners = self.values.input(owner, elem);
-                (owners, "that is not its owner's")
-            }
-            Call::Barrier => return Ok(()),
-            Call::Mix { .. } => {
-                let average = self.promised_mix(promise, rank, elem);
-                (average, "that is not the average of its neighbours'")
-            }
-        };
-        if value == want {
-            Ok(())
-        } else {
-            Err(self.wrong(rank, elem, what))
-        }
-    }
-
-    fn check_reduced(&self, rank: usize, elem: u64, reduce: Reduce) -> Result<(), Fault> {
-        let value = self.memory[rank].user[elem as usize].value;
-        let facts = self.values.facts(value);
-        let missing = self.contributors.without(&facts.who);
-        if !missing.is_empty() {
-            return Err(Fault::Missing {
-                rank: Rank(rank as u32),
-                elem,
-                missing: missing.ranks(),
-                last: self.last(rank, elem),
-            });
-        }
-        if facts.elem != elem {
-            return Err(self.wrong(rank, elem, "holding another element's result"));
-        }
-        match (reduce, facts.stage) {
-            (Reduce::Mean, Stage::Mean) => {}
-            (Reduce::Mean, _) => {
-                return Err(self.wrong(rank, elem, "not divided by the sum of the weights"));
-            }
-            (_, Stage::Plain) => {}
-            _ => return Err(self.wrong(rank, elem, "that is not a plain reduction")),
-        }
-        if self.memory[0].user[elem as usize].value != value {
-            return Err(Fault::Unequal {
-                one: Rank(0),
-                other: Rank(rank as u32),
-                elem,
-                last_one: self.last(0, elem),
-                last_other: self.last(rank, elem),
-            });
-        }
-        Ok(())
-    }
-
-    fn promised_mix(&mut self, promise: &Promise, rank: usize, elem: u64) -> Value {
-        let request = &promise.requests[rank];
-        let own = self.values.input(rank, elem);
-        let Call::Mix { from, form, .. } = &request.call else {
-            return own;
-        };
-        let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
-        for source in from {
-            let mut value = self.values.input(source.idx(), elem);
-            if let Some(Call::Mix {
-                to, scaled: true, ..
-            }) = promise.requests.get(source.idx()).map(|r| &r.call)
-            {
-                let place = to.iter().position(|r| r.idx() == rank);
-                value = self
-                    .values
-                    .scaled(value, place.unwrap_or(usize::MAX) as u32);
-            }
-            operands.push(self.values.coded(value, request.codec));
-        }
-        self.values.mixed(own, &operands, *form, request.codec)
     }
 }
