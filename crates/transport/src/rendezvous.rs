@@ -9,7 +9,7 @@
 
 use crate::{
     auth::{
-        self, Claim, Credentials, Purpose, Refusal,
+        self, AuthError, Claim, Credentials, Purpose, Refusal,
         gate::{Gate, GateLimits, Guest},
     },
     control::neighbours,
@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CONNECTORS: usize = 8;
 /// Between attempts to connect: from, doubling to.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// A connection to make: what for, and with whom.
+type Link = (Purpose, Rank);
 
 /// One rank's wish to meet the others.
 pub struct Rendezvous<'a> {
@@ -98,7 +101,7 @@ impl<'a> Rendezvous<'a> {
         if self.world == 1 {
             return Ok(Mesh::default());
         }
-        let deadline = Instant::now() + self.timeout;
+        let deadline = auth::deadline_in(self.timeout);
         let ips = self.exchange_ips(deadline)?;
         let listener = self
             .listen(&ips)
@@ -238,7 +241,7 @@ impl<'a> Rendezvous<'a> {
         neighbours(self.rank, self.world).contains(&peer)
     }
 
-    fn claims_with(&self, peers: impl Iterator<Item = u32>) -> Vec<(Purpose, Rank)> {
+    fn claims_with(&self, peers: impl Iterator<Item = u32>) -> Vec<Link> {
         peers
             .map(Rank)
             .flat_map(|peer| {
@@ -352,9 +355,10 @@ impl<'a> Rendezvous<'a> {
             rank: self.rank,
         };
         let mut pause = RETRY.0;
+        let mut why = String::new();
         loop {
-            let why = match connect_one(addr, deadline) {
-                Err(e) => e.to_string(),
+            let (now, late) = match connect_one(addr, deadline) {
+                Err(e) => (e.to_string(), e.kind() == io::ErrorKind::TimedOut),
                 Ok(stream) => match auth::initiate(&stream, self.creds, claim, deadline) {
                     Ok(host) if host == peer => return Ok(stream),
                     Ok(host) => {
@@ -363,9 +367,13 @@ impl<'a> Rendezvous<'a> {
                     Err(e) if e.is_final() => {
                         return Err(format!("{peer} could not be connected: {e}"));
                     }
-                    Err(e) => e.to_string(),
+                    Err(e) => (e.to_string(), matches!(e, AuthError::Timeout { .. })),
                 },
             };
+            // That our own time is over says less than what was met before.
+            if !late || why.is_empty() {
+                why = now;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || calls.lock().failed.is_some() {
                 return Err(format!(
@@ -385,9 +393,9 @@ impl<'a> Rendezvous<'a> {
         mut gate: Gate,
         calls: &Mutex<Calls>,
         deadline: Instant,
-    ) -> Result<Vec<((Purpose, Rank), TcpStream)>, Error> {
+    ) -> Result<Vec<(Link, TcpStream)>, Error> {
         let expected = self.claims_with(self.rank.0 + 1..self.world);
-        let mut come: BTreeMap<(Purpose, Rank), TcpStream> = BTreeMap::new();
+        let mut come: BTreeMap<Link, TcpStream> = BTreeMap::new();
         let mut admit = |claim: Claim| {
             if expected.contains(&(claim.purpose, claim.rank)) {
                 Ok(())
@@ -435,7 +443,7 @@ fn blocking(mut guest: Guest, poll: &Poll) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn absent(missing: &[&(Purpose, Rank)], waited: Duration) -> String {
+fn absent(missing: &[&Link], waited: Duration) -> String {
     let mut ranks: Vec<Rank> = missing.iter().map(|(_, rank)| *rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -443,8 +451,8 @@ fn absent(missing: &[&(Purpose, Rank)], waited: Duration) -> String {
 }
 
 struct Calls {
-    todo: VecDeque<(Purpose, Rank)>,
-    done: Vec<((Purpose, Rank), TcpStream)>,
+    todo: VecDeque<Link>,
+    done: Vec<(Link, TcpStream)>,
     failed: Option<String>,
 }
 

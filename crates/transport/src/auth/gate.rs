@@ -49,7 +49,7 @@ struct HalfOpen {
 }
 
 enum State {
-    Shaking(Acceptor),
+    Shaking(Box<Acceptor>),
     /// Told why, kept until it closes or its time is over; counts what it still sends.
     Refused(usize),
 }
@@ -156,7 +156,11 @@ impl Gate {
                     stream,
                     addr,
                     deadline: now + self.limits.patience,
-                    state: State::Shaking(Acceptor::new(&self.creds, self.me, addr.to_string())),
+                    state: State::Shaking(Box::new(Acceptor::new(
+                        &self.creds,
+                        self.me,
+                        addr.to_string(),
+                    ))),
                 },
             );
             self.serve(registry, token, admit, guests);

@@ -281,7 +281,7 @@ pub enum AuthError {
         peer: String,
     },
     /// The socket failed. A later attempt may succeed.
-    #[error("the connection with {peer} failed during the handshake")]
+    #[error("the connection with {peer} failed during the handshake: {source}")]
     Io {
         /// Who.
         peer: String,
@@ -338,6 +338,11 @@ fn name(rank: Rank) -> String {
     } else {
         rank.to_string()
     }
+}
+
+/// When `timeout` from now is over; a year stands for ever.
+pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600))
 }
 
 fn nonce() -> io::Result<[u8; 32]> {

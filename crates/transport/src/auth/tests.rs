@@ -164,6 +164,28 @@ fn no_bytes_make_the_acceptor_panic_or_admit() {
 }
 
 #[test]
+fn no_bytes_make_the_caller_panic_or_believe() {
+    let mut rng = StdRng::seed_from_u64(4);
+    let c = creds("job", 1, 5);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    for round in 0..200 {
+        let mut bytes = vec![0; rng.random_range(0..CHALLENGE + VERDICT)];
+        rng.fill_bytes(&mut bytes);
+        if round % 2 == 0 {
+            let start = challenge(None, Rank(0)).unwrap();
+            bytes.splice(..bytes.len().min(CHALLENGE), start);
+        }
+        let stream = TcpStream::connect(addr).unwrap();
+        let (mut host, _) = listener.accept().unwrap();
+        host.write_all(&bytes).unwrap();
+        host.shutdown(Shutdown::Write).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        initiate(&stream, &c, CLAIM, deadline).unwrap_err();
+    }
+}
+
+#[test]
 fn secrets_round_trip_and_stay_hidden() {
     let secret = Secret::random().unwrap();
     let hex = secret.to_hex();

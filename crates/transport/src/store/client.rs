@@ -59,19 +59,23 @@ impl StoreClient {
         rank: Rank,
         timeout: Duration,
     ) -> Result<StoreClient, Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = auth::deadline_in(timeout);
         let name = addr.to_string();
         let claim = Claim {
             purpose: Purpose::Store,
             rank,
         };
         let mut pause = RETRY.0;
+        let mut why = String::new();
         loop {
-            let why = match attempt(&addr, creds, claim, deadline) {
+            match attempt(&addr, creds, claim, deadline) {
                 Ok(stream) => return StoreClient::over(stream, name, timeout),
                 Err(Attempt::Final(why)) => return Err(failed(&name, why)),
-                Err(Attempt::Again(why)) => why,
-            };
+                Err(Attempt::Again(now)) => why = now,
+                // That our own time is over says less than what was met before.
+                Err(Attempt::Late(_)) if !why.is_empty() => {}
+                Err(Attempt::Late(now)) => why = now,
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(failed(
@@ -137,7 +141,7 @@ impl StoreClient {
     }
 
     fn call(&self, request: Request, limit: Duration) -> Result<Reply, Error> {
-        let deadline = Instant::now() + limit.min(Duration::from_secs(365 * 24 * 3600));
+        let deadline = auth::deadline_in(limit);
         let id = {
             let mut state = self.state.lock();
             if let Some(why) = &state.dead {
@@ -284,6 +288,7 @@ fn failed(addr: &str, what: String) -> Error {
 
 enum Attempt {
     Again(String),
+    Late(String),
     Final(String),
 }
 
@@ -298,21 +303,33 @@ fn attempt(
         _ => Attempt::Again(format!("its name does not resolve: {e}")),
     })?;
     let mut why = Vec::new();
+    let mut late = true;
     for addr in addrs {
-        match connect_one(addr, deadline) {
-            Err(e) => why.push(format!("{addr}: {e}")),
+        let error = match connect_one(addr, deadline) {
+            Err(e) => {
+                late &= e.kind() == io::ErrorKind::TimedOut;
+                format!("{addr}: {e}")
+            }
             Ok(stream) => match auth::initiate(&stream, creds, claim, deadline) {
                 Ok(_) => return Ok(stream),
                 Err(e) if e.is_final() => return Err(Attempt::Final(e.to_string())),
-                Err(AuthError::Io { peer, source }) => why.push(format!("{peer}: {source}")),
-                Err(e) => why.push(e.to_string()),
+                Err(e) => {
+                    late &= matches!(e, AuthError::Timeout { .. });
+                    e.to_string()
+                }
             },
-        }
+        };
+        why.push(error);
     }
     if why.is_empty() {
-        why.push("its name has no address".into());
+        return Err(Attempt::Again("its name has no address".into()));
     }
-    Err(Attempt::Again(why.join("; ")))
+    let why = why.join("; ");
+    Err(if late {
+        Attempt::Late(why)
+    } else {
+        Attempt::Again(why)
+    })
 }
 
 /// Connects, not longer than until `deadline`.

@@ -5,7 +5,7 @@ use super::{
     wire::{self, Reply, Request},
 };
 use crate::auth::{
-    Claim, Credentials, NOBODY, Purpose, Refusal,
+    Claim, Credentials, NOBODY, Purpose, Refusal, deadline_in,
     gate::{Gate, GateLimits, Guest},
 };
 use gaggle_core::Rank;
@@ -181,7 +181,7 @@ impl StoreServer {
 
     /// Waits until each of `world` ranks has joined and then said goodbye or vanished, at most `limit`. Returns those that have not.
     pub fn linger(&self, world: u32, limit: Duration) -> Vec<Rank> {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline_in(limit);
         let mut seen = self.shared.seen.lock();
         loop {
             let present: Vec<Rank> = (0..world)

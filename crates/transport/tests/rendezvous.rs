@@ -1,0 +1,211 @@
+//! Ranks as threads find each other over real sockets.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use gaggle_core::{Cause, Error, Rank, Store};
+use gaggle_transport::{
+    auth::{Credentials, Secret},
+    control::neighbours,
+    rendezvous::{Mesh, Rendezvous},
+    store::{LocalStore, StoreClient, StoreConfig, StoreServer},
+};
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(200);
+
+fn creds() -> Credentials {
+    Credentials {
+        job: "rendezvous test".into(),
+        epoch: 3,
+        secret: Secret::from_bytes([1; 32]),
+    }
+}
+
+fn join(addr: SocketAddr, rank: u32, world: u32, timeout: Duration) -> Result<Mesh, Error> {
+    let client = StoreClient::connect(addr, &creds(), Rank(rank), LONG).unwrap();
+    Rendezvous::over(&client, Rank(rank), world, &creds(), timeout).connect()
+}
+
+/// `ranks` of a world of `world` join; the results by position in `ranks`.
+fn joined(
+    addr: SocketAddr,
+    ranks: &[u32],
+    world: u32,
+    timeout: Duration,
+) -> Vec<Result<Mesh, Error>> {
+    thread::scope(|s| {
+        let all: Vec<_> = ranks
+            .iter()
+            .map(|r| s.spawn(move || join(addr, *r, world, timeout)))
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn server(ip: &str, world: u32) -> Option<StoreServer> {
+    let listener = TcpListener::bind((ip, 0)).ok()?;
+    Some(StoreServer::from_listener(listener, &creds(), StoreConfig::new(world)).unwrap())
+}
+
+/// Each link has the right rank and the same kind at its other end.
+fn check(meshes: Vec<Mesh>) {
+    let world = u32::try_from(meshes.len()).unwrap();
+    for (mesh, me) in meshes.iter().zip(0_u8..) {
+        for (links, kind) in [(&mesh.data, 0), (&mesh.control, 1)] {
+            for (_, stream) in links {
+                assert_eq!(stream.read_timeout().unwrap(), None);
+                (&*stream).write_all(&[me, kind]).unwrap();
+            }
+        }
+    }
+    for (mesh, me) in meshes.iter().zip(0..) {
+        let peers: Vec<Rank> = mesh.data.iter().map(|(r, _)| *r).collect();
+        let all: Vec<Rank> = (0..world).filter(|r| *r != me).map(Rank).collect();
+        assert_eq!(peers, all);
+        let peers: Vec<Rank> = mesh.control.iter().map(|(r, _)| *r).collect();
+        assert_eq!(peers, neighbours(Rank(me), world));
+        for (links, kind) in [(&mesh.data, 0), (&mesh.control, 1)] {
+            for (peer, stream) in links {
+                let mut said = [0; 2];
+                stream.set_read_timeout(Some(LONG)).unwrap();
+                (&*stream).read_exact(&mut said).unwrap();
+                assert_eq!((u32::from(said[0]), said[1]), (peer.0, kind));
+            }
+        }
+    }
+}
+
+#[test]
+fn all_meet_in_worlds_of_every_size() {
+    for world in [1, 2, 3, 5, 7, 8] {
+        let s = server("127.0.0.1", world).unwrap();
+        let ranks: Vec<u32> = (0..world).collect();
+        let meshes = joined(s.addr(), &ranks, world, LONG);
+        check(meshes.into_iter().map(Result::unwrap).collect());
+        assert_eq!(s.joined().len(), world as usize);
+    }
+}
+
+#[test]
+fn all_meet_over_ipv6() {
+    let Some(s) = server("::1", 3) else {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    };
+    let meshes = joined(s.addr(), &[0, 1, 2], 3, LONG);
+    check(meshes.into_iter().map(Result::unwrap).collect());
+}
+
+#[test]
+fn those_who_are_missing_are_named() {
+    let s = server("127.0.0.1", 5).unwrap();
+    for result in joined(s.addr(), &[0, 2, 4], 5, SHORT) {
+        let e = result.unwrap_err();
+        assert!(matches!(e.cause(), Cause::Rendezvous { .. }), "{e}");
+        assert!(
+            e.to_string()
+                .contains("ranks 1 and 3 have not published their address"),
+            "{e}"
+        );
+    }
+}
+
+#[test]
+fn a_second_process_with_the_same_rank_is_refused() {
+    let s = server("127.0.0.1", 2).unwrap();
+    let results = joined(s.addr(), &[1, 1], 2, SHORT);
+    let texts: Vec<String> = results
+        .into_iter()
+        .map(|r| r.unwrap_err().to_string())
+        .collect();
+    let twice = |t: &&String| t.contains("another process has joined as rank 1 already");
+    assert_eq!(texts.iter().filter(twice).count(), 1, "{texts:?}");
+}
+
+#[test]
+fn a_rank_outside_the_world_is_a_mistake() {
+    let store = LocalStore::new();
+    let e = at(
+        &store,
+        2,
+        2,
+        [127, 0, 0, 1].into(),
+        [127, 0, 0, 1].into(),
+        SHORT,
+    )
+    .unwrap_err();
+    assert!(matches!(e.cause(), Cause::Invalid { .. }), "{e}");
+}
+
+fn at(
+    store: &dyn Store,
+    rank: u32,
+    world: u32,
+    local: IpAddr,
+    store_ip: IpAddr,
+    timeout: Duration,
+) -> Result<Mesh, Error> {
+    Rendezvous {
+        rank: Rank(rank),
+        world,
+        creds: &creds(),
+        store,
+        local: (local, 1).into(),
+        store_addr: (store_ip, 2).into(),
+        timeout,
+    }
+    .connect()
+}
+
+/// An address of this machine that is not loopback.
+fn routed() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // Sends nothing; only chooses the address.
+    socket.connect(("192.0.2.77", 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
+}
+
+#[test]
+fn a_rank_beside_the_store_is_reached_by_the_stores_routed_address() {
+    let Some(routed) = routed() else {
+        eprintln!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let store = LocalStore::new();
+    let meshes: Vec<Mesh> = thread::scope(|s| {
+        let store = &store;
+        let zero = s.spawn(move || at(store, 0, 2, lo, lo, LONG).unwrap());
+        let one = s.spawn(move || at(store, 1, 2, routed, routed, LONG).unwrap());
+        vec![zero.join().unwrap(), one.join().unwrap()]
+    });
+    assert_eq!(meshes[1].data[0].1.peer_addr().unwrap().ip(), routed);
+    check(meshes);
+}
+
+#[test]
+fn a_loopback_address_is_never_used_by_a_remote_peer() {
+    let Some(routed) = routed() else {
+        eprintln!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let store = LocalStore::new();
+    thread::scope(|s| {
+        let zero = s.spawn(|| at(&store, 0, 2, lo, lo, SHORT));
+        let e = at(&store, 1, 2, routed, lo, LONG).unwrap_err();
+        assert!(
+            e.to_string().contains("rank 0 is at the loopback address"),
+            "{e}"
+        );
+        let e = zero.join().unwrap().unwrap_err();
+        assert!(e.to_string().contains("rank 1 did not connect"), "{e}");
+    });
+}
