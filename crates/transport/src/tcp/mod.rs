@@ -1,1 +1,494 @@
-//! Ranks over TCP.
+//! Ranks over TCP: one connection per peer, framed as [`frame`](crate::frame) says.
+//!
+//! [`TcpTransport`] takes connections that are made and authenticated.
+//! Whoever calls `progress` owns the sockets for that time: nothing blocks, readiness is edge-triggered, and reading comes before writing, so that two ranks that send to each other cannot wait for each other.
+//! What has come is shown to the sink in the input buffer; what leaves is filled by the sink into the output buffer, behind its header, and goes out with it in one write.
+//! A sink that leaves bytes unconsumed stalls its link's reading until it takes them: nothing is set aside beyond the credit.
+//!
+//! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
+
+mod link;
+mod run;
+mod state;
+
+use crate::{
+    frame::{HEADER, Header},
+    pieces, sockopt,
+};
+use gaggle_core::{
+    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, MsgKey, OpId, Outlet, Rank, Sink, Transfer,
+    Transport, TransportError, Verdict, Wake, XferId,
+};
+use link::Link;
+use mio::{Events, Interest, Poll, Token};
+use parking_lot::{Condvar, Mutex};
+use run::{Run, Tally};
+use state::{NONE, POSTED_MAX, Slot, State};
+use std::{
+    io,
+    net::TcpStream,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// How the sockets are set up.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Idle time after which a silent peer's host is asked whether it is there, and how often.
+    pub keepalive: Duration,
+    /// How long sent bytes may stay unacknowledged before the connection counts as broken; `None` leaves it to the system. Linux only.
+    pub user_timeout: Option<Duration>,
+    /// Unsent bytes in the kernel that can no longer be overtaken by more urgent ones. Linux only.
+    pub unsent: u32,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        TcpConfig {
+            keepalive: Duration::from_secs(10),
+            user_timeout: Some(Duration::from_secs(60)),
+            unsent: 256 << 10,
+        }
+    }
+}
+
+/// One rank's connections.
+///
+/// Dropped without [`leave`](Transport::leave), it is lost to its peers.
+#[derive(Debug)]
+pub struct TcpTransport {
+    me: Rank,
+    peers: Vec<Rank>,
+    state: Mutex<State>,
+    /// A callback has returned.
+    called: Condvar,
+    io: Mutex<Io>,
+    /// The selector, for whoever sleeps.
+    selector: OwnedFd,
+    counts: Counts,
+}
+
+/// What belongs to whoever makes progress.
+#[derive(Debug)]
+struct Io {
+    poll: Poll,
+    events: Events,
+    links: Vec<Link>,
+    /// The link that comes first this time.
+    turn: usize,
+}
+
+/// Only ever added to, and read as a snapshot of independent numbers: relaxed is enough.
+#[derive(Debug, Default)]
+struct Counts {
+    payload_sent: AtomicU64,
+    payload_received: AtomicU64,
+    header_sent: AtomicU64,
+    header_received: AtomicU64,
+    control_sent: AtomicU64,
+    control_received: AtomicU64,
+    frames_sent: AtomicU64,
+    frames_received: AtomicU64,
+    early: AtomicU64,
+}
+
+/// While it exists, whoever cancels the transfer waits.
+#[derive(Debug)]
+struct Calling<'a> {
+    t: &'a TcpTransport,
+    open: bool,
+}
+
+impl<'a> Calling<'a> {
+    fn begin(t: &'a TcpTransport, st: &mut State, id: XferId) -> Self {
+        st.calling = Some(id);
+        Calling { t, open: true }
+    }
+
+    /// Ends it under the lock that the caller holds already.
+    fn end(mut self, st: &mut State) {
+        self.open = false;
+        st.calling = None;
+        self.t.called.notify_all();
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.t.state.lock().calling = None;
+            self.t.called.notify_all();
+        }
+    }
+}
+
+impl TcpTransport {
+    /// Takes over connections, one per peer.
+    ///
+    /// # Errors
+    /// Two connections to one rank, one to `me`, or what the system says about a socket.
+    pub fn new(
+        me: Rank,
+        mut links: Vec<(Rank, TcpStream)>,
+        config: TcpConfig,
+    ) -> io::Result<TcpTransport> {
+        links.sort_by_key(|(rank, _)| *rank);
+        let peers: Vec<Rank> = links.iter().map(|(rank, _)| *rank).collect();
+        let twice = peers.windows(2).find(|w| w[0] == w[1]).map(|w| w[0]);
+        if let Some(rank) = twice.or_else(|| peers.iter().copied().find(|p| *p == me)) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{me} needs one connection to every other rank, {rank} is one too many"),
+            ));
+        }
+        let poll = Poll::new()?;
+        let tuning = sockopt::Tuning {
+            keepalive: config.keepalive,
+            user_timeout: config.user_timeout,
+            unsent: config.unsent,
+        };
+        let mut made = Vec::with_capacity(links.len());
+        for (i, (_, stream)) in links.into_iter().enumerate() {
+            stream.set_nonblocking(true)?;
+            sockopt::tune(&stream, &tuning)?;
+            let mut stream = mio::net::TcpStream::from_std(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(i), interest)?;
+            made.push(Link::new(stream));
+        }
+        let selector = poll.registry().as_fd().try_clone_to_owned()?;
+        Ok(TcpTransport {
+            me,
+            state: Mutex::new(State::new(&peers)),
+            peers,
+            called: Condvar::new(),
+            io: Mutex::new(Io {
+                poll,
+                events: Events::with_capacity(64),
+                links: made,
+                turn: 0,
+            }),
+            selector,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Bytes that the sockets themselves have sent (without what they sent again) and received since they were handed over; `None` where the system does not say.
+    ///
+    /// Once everything is flushed they are the sums of payload, header and control in [`stats`](Transport::stats).
+    pub fn socket_counters(&self) -> Option<(u64, u64)> {
+        let io = self.io.lock();
+        io.links.iter().try_fold((0, 0), |sum, link| {
+            let (sent, received) = link.counters()?;
+            Some((sum.0 + sent, sum.1 + received))
+        })
+    }
+
+    fn misuse(peer: Rank, what: &'static str) -> TransportError {
+        TransportError::Misuse { peer, what }
+    }
+
+    fn post_send(
+        &self,
+        st: &mut State,
+        i: usize,
+        t: &Transfer<'_>,
+    ) -> Result<XferId, TransportError> {
+        let count = st.next();
+        let id = pieces::xfer_id(count, st.slots.next());
+        let tables = &mut st.links[i];
+        if let Some(error) = tables.down_error() {
+            return Err(error);
+        }
+        if tables.sends.contains_key(&t.key) || tables.unsettled.contains_key(&t.key) {
+            return Err(Self::misuse(t.peer, "the key is in use"));
+        }
+        let granted = tables.granted.remove(&t.key);
+        let place = st.slots.insert(slot_for(t, id, i));
+        if let Some(slot) = st.slots.get_mut(place) {
+            slot.granted = granted;
+        }
+        st.links[i].sends.insert(t.key, place);
+        st.push(id);
+        Ok(id)
+    }
+
+    fn post_recv(
+        &self,
+        st: &mut State,
+        i: usize,
+        t: &Transfer<'_>,
+    ) -> Result<XferId, TransportError> {
+        let count = st.next();
+        let id = pieces::xfer_id(count, st.slots.next());
+        let tables = &mut st.links[i];
+        let known = tables.keys.get(&t.key).copied();
+        if let Some(error) = tables.down_error()
+            && !known.is_some_and(|place| tables.is_whole(place))
+        {
+            return Err(error);
+        }
+        if tables.posted >= POSTED_MAX {
+            return Err(Self::misuse(t.peer, "too many receives are posted"));
+        }
+        let place = known.unwrap_or_else(|| tables.add(count, t.key));
+        let Some(m) = tables.messages.get_mut(place) else {
+            return Err(Self::misuse(t.peer, "the key is in use"));
+        };
+        if m.recv != NONE || (m.dropped && m.begun) {
+            return Err(Self::misuse(t.peer, "the key is in use"));
+        }
+        m.dropped = false;
+        let slot = st.slots.insert(slot_for(t, id, i));
+        m.recv = slot;
+        let (begun, uid) = (m.begun, m.uid);
+        tables.posted += 1;
+        if begun {
+            st.deliver.push_back((i, place, uid));
+        } else {
+            tables.grant(place);
+        }
+        if let Some(slot) = st.slots.get_mut(slot) {
+            slot.message = place;
+        }
+        Ok(id)
+    }
+
+    /// Whether all that was accepted and needs no sink has been handed to the kernel.
+    fn flush(&self, run: &mut Run<'_>, deadline: Instant) {
+        loop {
+            run.tally.left = usize::MAX;
+            for i in 0..self.peers.len() {
+                run.write_link(i);
+            }
+            let queued = self
+                .state
+                .lock()
+                .links
+                .iter()
+                .any(|l| l.down.is_none() && !l.control.is_empty());
+            let flushed = run.io.links.iter().all(Link::is_flushed);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if (flushed && !queued) || left.is_zero() {
+                return;
+            }
+            run.poll(left);
+        }
+    }
+}
+
+fn slot_for(t: &Transfer<'_>, id: XferId, link: usize) -> Slot {
+    let mut head = [0; HEAD_MAX];
+    head[..t.head.len()].copy_from_slice(t.head);
+    Slot {
+        id,
+        dir: t.dir,
+        link,
+        key: t.key,
+        bytes: t.bytes,
+        unit: t.unit,
+        priority: t.priority,
+        head,
+        head_len: t.head.len(),
+        at: 0,
+        begun: false,
+        granted: false,
+        charged: 0,
+        job: 0,
+        message: NONE,
+        cancelled: false,
+    }
+}
+
+impl Transport for TcpTransport {
+    fn me(&self) -> Rank {
+        self.me
+    }
+
+    fn peers(&self) -> &[Rank] {
+        &self.peers
+    }
+
+    fn link(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
+        let mut st = self.state.lock();
+        pieces::check(self.me, &self.peers, st.slots.next(), &t)?;
+        let Ok(i) = self.peers.binary_search(&t.peer) else {
+            return Err(TransportError::NoLink(t.peer));
+        };
+        if st.left {
+            return Err(Self::misuse(t.peer, "this rank has left"));
+        }
+        st.dirty = true;
+        match t.dir {
+            Dir::Send => self.post_send(&mut st, i, &t),
+            Dir::Recv => self.post_recv(&mut st, i, &t),
+        }
+    }
+
+    fn cancel(&self, id: XferId) {
+        let mut st = self.state.lock();
+        if let Some(slot) = st.slot(id) {
+            slot.cancelled = true;
+        }
+        while st.calling == Some(id) {
+            self.called.wait(&mut st);
+        }
+        st.take_back(id);
+        st.dirty = true;
+    }
+
+    fn forget(&self, op: OpId) {
+        let mut st = self.state.lock();
+        let mut any = false;
+        for tables in &mut st.links {
+            // Nothing of ours will be sent for it any more.
+            if !tables.granted.is_empty() {
+                tables.granted.retain(|key| key.op != op);
+            }
+            let mut from = 0;
+            while let Some(place) = tables.unposted(op, from) {
+                tables.discard(place);
+                from = place + 1;
+                any = true;
+            }
+        }
+        st.dirty |= any;
+    }
+
+    fn progress(&self, sink: &mut dyn Sink, budget: usize) -> u64 {
+        let Some(mut io) = self.io.try_lock() else {
+            return 0;
+        };
+        if self.state.lock().left {
+            return 0;
+        }
+        let mut run = Run {
+            t: self,
+            io: &mut io,
+            sink,
+            tally: Tally {
+                calls: 0,
+                left: budget.max(1),
+            },
+        };
+        run.progress()
+    }
+
+    fn arm(&self) -> Armed<'_> {
+        let st = self.state.lock();
+        if st.left {
+            Armed::Wakes
+        } else if st.dirty || st.more {
+            Armed::MoreToDo
+        } else if st.waiting {
+            // Only the sink knows when it will want what it has just left.
+            Armed::PollAfter(Duration::from_micros(200))
+        } else {
+            Armed::Fd(self.selector.as_fd())
+        }
+    }
+
+    fn attach(&self, _wake: Arc<dyn Wake>) {
+        // The selector says everything; see `arm`.
+    }
+
+    fn leave(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut io = self.io.lock();
+        {
+            let mut st = self.state.lock();
+            if st.left {
+                return;
+            }
+            // What has begun and cannot be finished without the sink is taken back.
+            for place in 0..st.slots.end() {
+                let begun = st
+                    .slots
+                    .get(place)
+                    .filter(|s| s.dir == Dir::Send && s.begun);
+                if let Some(id) = begun.map(|s| s.id) {
+                    st.take_back(id);
+                }
+            }
+        }
+        let mut run = Run {
+            t: self,
+            io: &mut io,
+            sink: &mut Deaf,
+            tally: Tally {
+                calls: 0,
+                left: usize::MAX,
+            },
+        };
+        self.flush(&mut run, deadline);
+        {
+            let mut st = self.state.lock();
+            st.left = true;
+            for tables in st.links.iter_mut().filter(|t| t.down.is_none()) {
+                tables.control.push_back(Header::goodbye());
+            }
+        }
+        self.flush(&mut run, deadline);
+        // Closing a socket with unread input would destroy what the peer has not yet received.
+        let mut scrap = [0; 16 * HEADER];
+        loop {
+            let mut under_way = false;
+            for link in run.io.links.iter_mut().filter(|l| !l.closed) {
+                while matches!(io::Read::read(&mut link.stream, &mut scrap), Ok(n) if n > 0) {}
+                under_way |= sockopt::unacknowledged(link.stream.as_fd()) > 0;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !under_way || left.is_zero() {
+                break;
+            }
+            run.poll(left.min(Duration::from_millis(1)));
+        }
+        for link in run.io.links.iter().filter(|l| !l.closed) {
+            // It can only fail where the peer has closed already.
+            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    fn stats(&self) -> LinkStats {
+        let c = &self.counts;
+        let mut s = LinkStats::default();
+        s.payload_sent = c.payload_sent.load(Relaxed);
+        s.payload_received = c.payload_received.load(Relaxed);
+        s.header_sent = c.header_sent.load(Relaxed);
+        s.header_received = c.header_received.load(Relaxed);
+        s.control_sent = c.control_sent.load(Relaxed);
+        s.control_received = c.control_received.load(Relaxed);
+        s.frames_sent = c.frames_sent.load(Relaxed);
+        s.frames_received = c.frames_received.load(Relaxed);
+        s.early_messages = c.early.load(Relaxed);
+        s
+    }
+}
+
+/// The sink of a rank that is leaving: it has nothing more to give and wants nothing.
+#[derive(Debug)]
+struct Deaf;
+
+impl Sink for Deaf {
+    fn outgoing(&mut self, _id: XferId, _at: u64, _out: &mut dyn Outlet) {}
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Refuse
+    }
+    fn incoming(&mut self, _id: XferId, _at: u64, _part: &mut dyn Inlet) {}
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        Verdict::Refuse
+    }
+    fn done(&mut self, _id: XferId, _result: Result<(), TransportError>) {}
+    fn down(&mut self, _peer: Rank, _how: Down) {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,393 @@
+use super::*;
+use crate::{
+    contract::{self, Tier},
+    frame::{COST, EAGER, Kind, PAYLOAD_MAX},
+};
+use gaggle_core::Class;
+use rand::{Rng, RngCore, SeedableRng};
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener},
+};
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (listener.accept().unwrap().0, there)
+}
+
+fn mesh(n: u32) -> Vec<TcpTransport> {
+    let mut links: Vec<Vec<(Rank, TcpStream)>> = (0..n).map(|_| Vec::new()).collect();
+    for a in 0..n {
+        for b in 0..a {
+            let (x, y) = pair();
+            links[a as usize].push((Rank(b), x));
+            links[b as usize].push((Rank(a), y));
+        }
+    }
+    let make =
+        |(me, links)| TcpTransport::new(Rank(me as u32), links, TcpConfig::default()).unwrap();
+    links.into_iter().enumerate().map(make).collect()
+}
+
+#[test]
+fn keeps_the_contract() {
+    let mut make = |n| -> Vec<Box<dyn Transport>> {
+        mesh(n)
+            .into_iter()
+            .map(|t| Box::new(t) as Box<dyn Transport>)
+            .collect()
+    };
+    contract::run(&mut make, Tier::TCP);
+}
+
+#[test]
+fn a_second_connection_to_a_rank_is_refused() {
+    let twice = vec![(Rank(1), pair().0), (Rank(1), pair().0)];
+    let e = TcpTransport::new(Rank(0), twice, TcpConfig::default()).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
+    let own = vec![(Rank(0), pair().0)];
+    assert!(TcpTransport::new(Rank(0), own, TcpConfig::default()).is_err());
+}
+
+/// A sink that takes everything, gives zeroes, and remembers how it ended.
+#[derive(Default)]
+struct Plain {
+    done: Vec<(XferId, Result<(), TransportError>)>,
+    downs: Vec<(Rank, Down)>,
+    refuse: bool,
+}
+
+impl Sink for Plain {
+    fn outgoing(&mut self, _id: XferId, _at: u64, out: &mut dyn Outlet) {
+        let n = out.room().len();
+        out.commit(n);
+    }
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn incoming(&mut self, _id: XferId, _at: u64, part: &mut dyn Inlet) {
+        let n = part.peek().len();
+        part.consume(n);
+    }
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        if self.refuse {
+            Verdict::Refuse
+        } else {
+            Verdict::Take
+        }
+    }
+    fn done(&mut self, id: XferId, result: Result<(), TransportError>) {
+        self.done.push((id, result));
+    }
+    fn down(&mut self, peer: Rank, how: Down) {
+        self.downs.push((peer, how));
+    }
+}
+
+fn key(tag: u32) -> MsgKey {
+    let op = OpId {
+        group: 1,
+        lane: 0,
+        class: Class::Collective,
+        seq: 0,
+    };
+    MsgKey { op, tag }
+}
+
+fn transfer(dir: Dir, peer: u32, tag: u32, bytes: u64) -> Transfer<'static> {
+    Transfer {
+        dir,
+        peer: Rank(peer),
+        key: key(tag),
+        bytes,
+        unit: 1,
+        priority: 0,
+        head: if dir == Dir::Send { b"head" } else { b"" },
+        loan: None,
+    }
+}
+
+/// Waits on the selector, as an engine would; the limit only turns a hang into a failure.
+fn wait(t: &TcpTransport) {
+    if let Armed::Fd(fd) = t.arm() {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert!(
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap() > 0,
+            "nothing happens any more"
+        );
+    }
+}
+
+#[test]
+fn the_counts_are_those_of_the_sockets() {
+    let world = mesh(3);
+    let mut sinks: Vec<Plain> = (0..3).map(|_| Plain::default()).collect();
+    let mut want = 0;
+    for (me, t) in world.iter().enumerate() {
+        for peer in (0..3).filter(|p| *p != me as u32) {
+            for (tag, bytes) in [(0, 0), (1, 1), (2, 70_001), (3, 3_000_001)] {
+                t.post(transfer(Dir::Send, peer, tag, bytes)).unwrap();
+                if tag != 2 {
+                    t.post(transfer(Dir::Recv, peer, tag, bytes)).unwrap();
+                    want += 1;
+                }
+                want += 1;
+            }
+        }
+    }
+    let mut late = false;
+    while !late || sinks.iter().map(|s| s.done.len()).sum::<usize>() < want {
+        let mut calls = 0;
+        for (t, s) in world.iter().zip(&mut sinks) {
+            calls += t.progress(s, 1 << 20);
+        }
+        if calls == 0 && !late {
+            late = true;
+            for (me, t) in world.iter().enumerate() {
+                for peer in (0..3).filter(|p| *p != me as u32) {
+                    t.post(transfer(Dir::Recv, peer, 2, 70_001)).unwrap();
+                    want += 1;
+                }
+            }
+        }
+    }
+    // Everything is at its place; the last grants are on their way or there.
+    let sum = |f: fn(&LinkStats) -> u64| world.iter().map(|t| f(&t.stats())).sum::<u64>();
+    let control = 6 * 4 * HEADER as u64;
+    for _ in 0..10_000_000 {
+        if sum(|s| s.control_received) >= control {
+            break;
+        }
+        for (t, s) in world.iter().zip(&mut sinks) {
+            t.progress(s, 1 << 20);
+        }
+    }
+    assert_eq!(sum(|s| s.payload_sent), 6 * (1 + 70_001 + 3_000_001));
+    assert_eq!(sum(|s| s.payload_received), 6 * (1 + 70_001 + 3_000_001));
+    assert_eq!(sum(|s| s.frames_sent), sum(|s| s.frames_received));
+    assert_eq!(
+        sum(|s| s.header_sent),
+        sum(|s| s.frames_sent) * HEADER as u64 + 6 * 4 * 4
+    );
+    // One grant per message, no more and no less.
+    assert_eq!(
+        (sum(|s| s.control_sent), sum(|s| s.control_received)),
+        (control, control)
+    );
+    for t in &world {
+        let s = t.stats();
+        let ours = (
+            s.payload_sent + s.header_sent + s.control_sent,
+            s.payload_received + s.header_received + s.control_received,
+        );
+        match t.socket_counters() {
+            Some(theirs) => assert_eq!(ours, theirs),
+            None => assert!(!cfg!(target_os = "linux"), "Linux counts"),
+        }
+    }
+}
+
+/// Feeds bytes to a transport as rank 1, and returns the sink once the link is down.
+fn attack(bytes: &[u8], refuse: bool, posted: &[(u32, u64)]) -> Plain {
+    let (ours, mut theirs) = pair();
+    let t = TcpTransport::new(Rank(0), vec![(Rank(1), ours)], TcpConfig::default()).unwrap();
+    let mut sink = Plain {
+        refuse,
+        ..Plain::default()
+    };
+    for (tag, len) in posted {
+        t.post(transfer(Dir::Recv, 1, *tag, *len)).unwrap();
+    }
+    theirs.set_nonblocking(true).unwrap();
+    let mut at = 0;
+    let mut closed = false;
+    while sink.downs.is_empty() {
+        let before = at;
+        while at < bytes.len() {
+            match theirs.write(&bytes[at..]) {
+                Ok(n) => at += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => at = bytes.len(),
+            }
+        }
+        if at == bytes.len() && !closed {
+            closed = true;
+            // The victim may have closed it already.
+            let _ = theirs.shutdown(std::net::Shutdown::Write);
+        }
+        while matches!(theirs.read(&mut [0; 4096]), Ok(n) if n > 0) {}
+        let held = t.state.lock().links[0].held;
+        assert!(held <= EAGER, "{held} bytes are held");
+        if t.progress(&mut sink, 1 << 20) == 0 && at == before {
+            wait(&t);
+        }
+    }
+    assert!(t.state.lock().links[0].messages.len() < 2 * POSTED_MAX);
+    assert_eq!(t.state.lock().slots.len(), 0, "what was posted is over");
+    sink
+}
+
+fn lost_because(sink: &Plain, why: &str) {
+    match &sink.downs[..] {
+        [(Rank(1), Down::Lost(text))] => {
+            assert!(
+                text.contains(why) && text.contains("rank 1"),
+                "{text:?}, not {why:?}"
+            );
+        }
+        other => panic!("{other:?}, not {why:?}"),
+    }
+}
+
+fn data(tag: u32, offset: u64, len: u32, total: u64) -> Header {
+    Header {
+        first: offset == 0,
+        len,
+        offset,
+        total,
+        ..Header::control(Kind::Data, key(tag))
+    }
+}
+
+fn frame(h: Header) -> Vec<u8> {
+    let mut b = h.to_bytes().to_vec();
+    b.resize(HEADER + usize::from(h.head_len) + h.len as usize, 7);
+    b
+}
+
+#[test]
+fn a_violation_closes_the_link_and_is_named() {
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (vec![9; HEADER], "unknown kind 9"),
+        (frame(data(1, 5, 5, 20)), "has not begun"),
+        (
+            [frame(data(1, 0, 5, 20)), frame(data(1, 0, 5, 20))].concat(),
+            "begins twice",
+        ),
+        (
+            [frame(data(1, 0, 5, 20)), frame(data(1, 6, 5, 20))].concat(),
+            "a frame at 6",
+        ),
+        (
+            [frame(data(1, 0, 5, 20)), frame(data(1, 5, 5, 21))].concat(),
+            "a frame at 5 of 21",
+        ),
+        (
+            frame(Header {
+                granted: true,
+                ..data(1, 0, 5, 20)
+            }),
+            "never given",
+        ),
+        (
+            frame(Header {
+                len: PAYLOAD_MAX as u32 + 1,
+                ..data(1, 0, 0, u64::MAX)
+            }),
+            "more than a frame may have",
+        ),
+        (frame(data(1, 0, 30, 20)), "30 bytes at 0"),
+        (
+            [
+                frame(data(1, 0, 200_000, 1 << 40)),
+                frame(data(2, 0, 100_000, 1 << 40)),
+            ]
+            .concat(),
+            "more than the credit",
+        ),
+        (frame(Header::control(Kind::Abort, key(1))), "has not begun"),
+        (
+            [
+                frame(Header::control(Kind::Grant, key(1))),
+                frame(Header::control(Kind::Grant, key(1))),
+            ]
+            .concat(),
+            "too many grants",
+        ),
+        (
+            frame(data(1, 0, 50, 100))[..70].to_vec(),
+            "connection closed by rank 1 in mid-frame",
+        ),
+        (vec![1; 20], "connection closed by rank 1 in mid-frame"),
+        (Vec::new(), "connection closed by rank 1"),
+    ];
+    for (bytes, why) in cases {
+        let sink = attack(&bytes, false, &[(7, 10)]);
+        lost_because(&sink, why);
+        assert!(
+            matches!(
+                &sink.done[..],
+                [(_, Err(TransportError::Down { peer: Rank(1), .. }))]
+            ),
+            "{:?}",
+            sink.done
+        );
+    }
+}
+
+#[test]
+fn floods_end_at_a_bound() {
+    let many = |n: u32, f: &dyn Fn(u32) -> Header| -> Vec<u8> {
+        (0..n).flat_map(|i| frame(f(i))).collect()
+    };
+    // Messages without payload cost credit too.
+    let n = (EAGER / COST) as u32 + 1;
+    lost_because(
+        &attack(&many(n, &|i| data(i, 0, 0, 0)), false, &[]),
+        "more than the credit",
+    );
+    // Grants for what will never be sent.
+    let n = POSTED_MAX as u32 + 1;
+    let grants = many(n, &|i| Header::control(Kind::Grant, key(i)));
+    lost_because(&attack(&grants, false, &[]), "too many grants");
+    // Messages that are refused, and never end.
+    let endless = many(n + 1, &|i| data(i, 0, 1, 1 << 50));
+    lost_because(&attack(&endless, true, &[]), "too many unfinished messages");
+}
+
+#[test]
+fn random_bytes_end_in_a_typed_reason() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(11);
+    for round in 0..150 {
+        let mut bytes = Vec::new();
+        for _ in 0..rng.random_range(1..40) {
+            let mut h = data(rng.random_range(0..6), 0, rng.random_range(0..3000), 5000);
+            h.granted = rng.random_bool(0.2);
+            if rng.random_bool(0.3) {
+                (h.first, h.offset) = (false, rng.random_range(0..5000));
+            }
+            if h.first {
+                h.head_len = rng.random_range(0..100);
+            }
+            if rng.random_bool(0.2) {
+                h = Header::control(
+                    [Kind::Grant, Kind::Abort, Kind::Goodbye][rng.random_range(0..3)],
+                    h.key,
+                );
+            }
+            bytes.extend(frame(h));
+        }
+        for _ in 0..rng.random_range(0..4) {
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] = rng.random();
+        }
+        if round % 5 == 0 {
+            rng.fill_bytes(&mut bytes);
+        }
+        bytes.truncate(rng.random_range(0..=bytes.len()));
+        let sink = attack(&bytes, round % 2 == 0, &[(0, 5000), (1, 3), (2, 0)]);
+        match &sink.downs[..] {
+            [(Rank(1), Down::Lost(why))] => assert!(why.contains("rank 1"), "{why}"),
+            [(Rank(1), Down::Left)] => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
