@@ -1,0 +1,167 @@
+//! `cargo xtask ci`: the one list of what CI checks.
+//!
+//! Every step runs even when an earlier one has failed, so that one run tells everything; what is not installed is skipped and said to be.
+
+use crate::{
+    bench, consumers, demo,
+    test::{self, Count, TestArgs},
+    tidy, tool,
+    workspace::Workspace,
+};
+use anyhow::{Result, bail};
+use std::{
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+/// How a step ended.
+enum Step {
+    Done,
+    Skipped(String),
+}
+
+pub(crate) fn run() -> Result<()> {
+    let mut count = Count::default();
+    let mut log: Vec<(String, Result<Step>, u64)> = Vec::new();
+    let mut step = |name: &str, body: &mut dyn FnMut() -> Result<Step>| {
+        eprintln!("\n== {name}");
+        let start = Instant::now();
+        let result = body();
+        match &result {
+            Ok(Step::Done) => {}
+            Ok(Step::Skipped(why)) => eprintln!("== {name}: SKIPPED, {why}"),
+            Err(error) => eprintln!("== {name}: FAILED, {error:#}"),
+        }
+        log.push((name.to_owned(), result, start.elapsed().as_secs()));
+    };
+    step("fmt", &mut || {
+        done(tool::run(&mut tool::cargo(&["fmt", "--all", "--check"])))
+    });
+    step("tidy", &mut || done(tidy::run()));
+    step("clippy", &mut || {
+        let args = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        done(tool::run(&mut tool::cargo(&args)))
+    });
+    step("test", &mut || {
+        let (tests, result) = test::count(&TestArgs::default());
+        count = tests;
+        done(result)
+    });
+    step("doc", &mut || {
+        let mut doc = tool::cargo(&["doc", "--workspace", "--no-deps"]);
+        done(tool::run(doc.env("RUSTDOCFLAGS", "-D warnings")))
+    });
+    step("features", &mut || done(features()));
+    step("consumers", &mut || done(consumers::run()));
+    step("bench --smoke", &mut || done(bench::run(true, None)));
+    step("demo, short", &mut || done(demo::short_and_checked()));
+    step("minimum Rust", &mut minimum_rust);
+    step("miri", &mut || {
+        if !tool::has_subcommand("miri") {
+            return Ok(Step::Skipped(
+                "miri is not installed (a component of nightly Rust)".into(),
+            ));
+        }
+        done(tool::run(&mut tool::cargo(&[
+            "miri",
+            "test",
+            "--package=gaggle-core",
+            "--lib",
+        ])))
+    });
+    step("deny", &mut || {
+        if !tool::has_subcommand("deny") {
+            return Ok(Step::Skipped(
+                "cargo-deny is not installed (`cargo install cargo-deny`)".into(),
+            ));
+        }
+        done(tool::run(&mut tool::cargo(&[
+            "deny", "check", "licenses", "bans", "sources",
+        ])))
+    });
+    println!("\nci:");
+    let mut failed = Vec::new();
+    for (name, result, seconds) in &log {
+        let how = match result {
+            Ok(Step::Done) => "ok".into(),
+            Ok(Step::Skipped(why)) => format!("SKIPPED: {why}"),
+            Err(error) => {
+                failed.push(name.as_str());
+                format!("FAILED: {error:#}")
+            }
+        };
+        println!("  {name:14} {seconds:4} s  {how}");
+    }
+    count.print();
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn done(result: Result<()>) -> Result<Step> {
+    result.map(|()| Step::Done)
+}
+
+/// Each crate with features: without any, and with each alone.
+fn features() -> Result<()> {
+    for package in Workspace::load()?.packages.values() {
+        let features: Vec<&String> = package
+            .features
+            .iter()
+            .filter(|f| *f != "default")
+            .collect();
+        if features.is_empty() {
+            continue;
+        }
+        let name = format!("--package={}", package.name);
+        let bare = ["check", &name, "--no-default-features"];
+        tool::run(&mut tool::cargo(&bare))?;
+        for feature in features {
+            tool::run(tool::cargo(&bare).arg(format!("--features={feature}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// The oldest Rust that the manifest promises, where rustup has it.
+fn minimum_rust() -> Result<Step> {
+    let workspace = Workspace::load()?;
+    let Some(oldest) = workspace
+        .packages
+        .values()
+        .find_map(|p| p.rust_version.clone())
+    else {
+        bail!("no package states a rust-version");
+    };
+    let mut probe = Command::new("rustup");
+    probe
+        .args(["run", &oldest, "rustc", "--version"])
+        .stdin(Stdio::null());
+    let there = probe.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !there.is_ok_and(|status| status.success()) {
+        return Ok(Step::Skipped(format!(
+            "Rust {oldest} is not installed (`rustup toolchain install {oldest}`)"
+        )));
+    }
+    let mut check = Command::new("rustup");
+    check.args([
+        "run",
+        &oldest,
+        "cargo",
+        "check",
+        "--workspace",
+        "--target-dir",
+    ]);
+    check
+        .arg(workspace.target_dir.join("minimum-rust"))
+        .current_dir(crate::workspace::root());
+    done(tool::run(&mut check))
+}
