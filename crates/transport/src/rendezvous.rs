@@ -5,7 +5,7 @@
 //! Every connection proves itself by [`crate::auth`] first; strangers on the port are turned away within two seconds and do not disturb.
 //! The listener is closed once the mesh is complete.
 //!
-//! One thread (the caller's) accepts; up to eight named `gaggle-connect` connect, and end with the call.
+//! One thread named `gaggle-accept` accepts; the caller's and up to seven named `gaggle-connect` connect. All end with the call.
 
 use crate::{
     auth::{
@@ -32,7 +32,7 @@ const WAKER: Token = Token(0);
 const HALF_OPEN: usize = 64;
 /// From accept to proof.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Threads that connect at the same time.
+/// Threads that connect at the same time, the caller's included.
 const CONNECTORS: usize = 8;
 /// Between attempts to connect: from, doubling to.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -106,14 +106,7 @@ impl<'a> Rendezvous<'a> {
         let listener = self
             .listen(&ips)
             .map_err(|e| self.failed(format!("cannot listen at {}: {e}", self.local.ip())))?;
-        let port = listener
-            .local_addr()
-            .map_err(|e| self.failed(format!("the listener has no address: {e}")))?
-            .port();
-        self.store
-            .set(&self.key("port", self.rank), &port.to_le_bytes())?;
-        let addrs = self.gather_addrs(&ips, deadline)?;
-        self.meet(listener, &addrs, deadline)
+        self.meet(listener, &ips, deadline)
     }
 
     fn failed(&self, what: String) -> Error {
@@ -256,23 +249,25 @@ impl<'a> Rendezvous<'a> {
     fn meet(
         &self,
         listener: TcpListener,
-        addrs: &[SocketAddr],
+        ips: &[IpAddr],
         deadline: Instant,
     ) -> Result<Mesh, Error> {
         let io = |e: io::Error| self.failed(format!("cannot accept connections: {e}"));
+        let port = listener.local_addr().map_err(io)?.port();
         let poll = Poll::new().map_err(io)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
         let limits = GateLimits {
             half_open: HALF_OPEN,
             patience: PATIENCE,
         };
+        let name = format!("{} of {}", self.rank, self.world);
         let gate = Gate::new(
             listener,
             poll.registry(),
             self.creds,
             self.rank,
             limits,
-            &format!("{} of {}", self.rank, self.world),
+            &name,
         )
         .map_err(io)?;
         let calls = Mutex::new(Calls {
@@ -281,21 +276,23 @@ impl<'a> Rendezvous<'a> {
             failed: None,
         });
         let accepted = thread::scope(|scope| {
-            let n = calls.lock().todo.len().min(CONNECTORS);
-            for _ in 0..n {
-                let work = || self.call_all(&calls, addrs, deadline, &waker);
-                let spawned = thread::Builder::new()
-                    .name("gaggle-connect".into())
-                    .spawn_scoped(scope, work);
-                if let Err(e) = spawned {
-                    calls.lock().fail(format!("cannot start a thread: {e}"));
-                }
+            // From the moment the port is open, so that strangers never wait longer than they may.
+            let acceptor = thread::Builder::new()
+                .name("gaggle-accept".into())
+                .spawn_scoped(scope, || self.accept_all(poll, gate, &calls, deadline))
+                .map_err(io)?;
+            let called = self.call_all(port, ips, &calls, deadline);
+            if let Err(e) = &called {
+                calls.lock().fail(e.to_string());
             }
-            let accepted = self.accept_all(poll, gate, &calls, deadline);
-            if accepted.is_err() {
-                calls.lock().todo.clear();
+            if calls.lock().failed.is_some() {
+                // Should it fail, the acceptor notices at the deadline.
+                let _ = waker.wake();
             }
-            accepted
+            let accepted = acceptor
+                .join()
+                .map_err(|_| Error::internal("the accepting thread panicked"))?;
+            called.and(accepted)
         })?;
         let calls = calls.into_inner();
         if let Some(what) = calls.failed {
@@ -314,14 +311,34 @@ impl<'a> Rendezvous<'a> {
         Ok(mesh)
     }
 
-    /// Works off the queue of connections to make.
+    /// Publishes the port, learns the others' and makes the connections that are this rank's to make.
     fn call_all(
         &self,
+        port: u16,
+        ips: &[IpAddr],
         calls: &Mutex<Calls>,
-        addrs: &[SocketAddr],
         deadline: Instant,
-        waker: &Waker,
-    ) {
+    ) -> Result<(), Error> {
+        self.store
+            .set(&self.key("port", self.rank), &port.to_le_bytes())?;
+        let addrs = self.gather_addrs(ips, deadline)?;
+        let helpers = calls.lock().todo.len().min(CONNECTORS).saturating_sub(1);
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                let spawned = thread::Builder::new()
+                    .name("gaggle-connect".into())
+                    .spawn_scoped(scope, || self.call_some(calls, &addrs, deadline));
+                if let Err(e) = spawned {
+                    calls.lock().fail(format!("cannot start a thread: {e}"));
+                }
+            }
+            self.call_some(calls, &addrs, deadline);
+        });
+        Ok(())
+    }
+
+    /// Works off the queue of connections to make.
+    fn call_some(&self, calls: &Mutex<Calls>, addrs: &[SocketAddr], deadline: Instant) {
         loop {
             let Some((purpose, peer)) = calls.lock().todo.pop_front() else {
                 return;
@@ -333,11 +350,7 @@ impl<'a> Rendezvous<'a> {
             let mut calls = calls.lock();
             match result {
                 Ok(stream) => calls.done.push(((purpose, peer), stream)),
-                Err(what) => {
-                    calls.fail(what);
-                    // A failure means that the acceptor notices at the deadline only.
-                    let _ = waker.wake();
-                }
+                Err(what) => calls.fail(what),
             }
         }
     }
@@ -412,7 +425,9 @@ impl<'a> Rendezvous<'a> {
             let now = Instant::now();
             if now >= deadline {
                 let missing: Vec<_> = expected.iter().filter(|k| !come.contains_key(k)).collect();
-                return Err(self.failed(absent(&missing, self.timeout)));
+                let what = absent(&missing, self.timeout);
+                calls.lock().fail(what.clone());
+                return Err(self.failed(what));
             }
             let until = gate.next_deadline().unwrap_or(deadline).min(deadline);
             match poll.poll(&mut events, Some(until.saturating_duration_since(now))) {

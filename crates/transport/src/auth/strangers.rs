@@ -33,6 +33,7 @@ impl Strangers {
 
     /// A connection from `ip` was closed because of `why`. Returns whether a line was written.
     pub(crate) fn turned_away(&mut self, ip: IpAddr, why: &str, now: Instant) -> bool {
+        let ip = ip.to_canonical();
         let ip = if self.sources.contains_key(&ip) || self.sources.len() < SOURCES {
             ip
         } else {
@@ -91,6 +92,22 @@ impl Strangers {
             .filter(|s| s.uncounted > 0)
             .map(|s| s.since + WINDOW)
             .min()
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        for (ip, source) in &self.sources {
+            if source.uncounted > 0 {
+                tracing::debug!(
+                    "{}: closed {} more connections from {}, the last because {}",
+                    self.port,
+                    source.uncounted,
+                    name(*ip),
+                    source.last
+                );
+            }
+        }
     }
 }
 

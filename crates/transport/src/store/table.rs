@@ -13,6 +13,8 @@ pub(crate) type Ticket = (u64, u64);
 const BYTES_MAX: usize = 256 << 20;
 /// What a key costs beside its bytes.
 const KEY_COST: usize = 64;
+/// Waits at one time; beyond it further ones fail.
+const WAITERS_MAX: usize = 1 << 16;
 /// A wait that no clock can add is cut to this.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -35,6 +37,10 @@ impl Value {
             Value::Number(_) => 8,
         }
     }
+}
+
+fn crowded() -> String {
+    format!("{WAITERS_MAX} others wait already")
 }
 
 struct Waiter {
@@ -81,6 +87,7 @@ impl Table {
                 .map(|()| Reply::Value(Vec::new())),
             Request::Get { key, wait } => match self.values.get(&key) {
                 Some(v) => Ok(Reply::Value(v.to_bytes())),
+                None if self.waiters.len() >= WAITERS_MAX => Err(crowded()),
                 None => {
                     let id = self.wait(ticket, Waiting::Key(key.clone()), wait, now);
                     self.by_key.entry(key).or_default().push(id);
@@ -180,6 +187,9 @@ impl Table {
             return Err(format!(
                 "barrier {name:?} was called for {n}, by others for {known}"
             ));
+        }
+        if self.waiters.len() >= WAITERS_MAX {
+            return Err(crowded());
         }
         let id = self.wait(ticket, Waiting::Barrier(name.clone()), wait, now);
         let barrier = self.barriers.entry(name.clone()).or_insert(Barrier {
