@@ -270,6 +270,17 @@ impl OpState {
                 },
             }
         }
+        if n > 0
+            && empty
+            && let Arrive::Fold {
+                there: Some(slot), ..
+            } = arrive
+        {
+            // Nothing comes in, but what is there still has to become w·x, as its fold would have made it.
+            self.touch(span);
+            let (to_type, w) = (self.memory.type_of(dst.buf), self.weight(slot));
+            kernels::weigh(to_type, self.memory.bytes_mut(span), w);
+        }
         part.consume(taken);
     }
 

@@ -76,6 +76,8 @@ pub(crate) enum Blame {
     Timeout(Vec<Rank>),
     Lost(Rank, String),
     Left(Rank),
+    /// These ranks called something else: what.
+    Deviates(Vec<Rank>, String),
     Other(String),
 }
 
@@ -140,6 +142,15 @@ impl Word {
                         b.push(3);
                         put_text(&mut b, what);
                     }
+                    Blame::Deviates(ranks, what) => {
+                        b.push(4);
+                        let ranks = &ranks[..ranks.len().min(255)];
+                        b.push(ranks.len() as u8);
+                        for r in ranks {
+                            b.extend_from_slice(&r.0.to_le_bytes());
+                        }
+                        put_text(&mut b, what);
+                    }
                 }
             }
             Word::Abort(group, reason) => {
@@ -183,6 +194,12 @@ impl Word {
                     1 => Blame::Lost(Rank(u32_at(rest, 0)?), text(rest.get(4..)?)),
                     2 => Blame::Left(Rank(u32_at(rest, 0)?)),
                     3 => Blame::Other(text(rest)),
+                    4 => {
+                        let (&n, rest) = rest.split_first()?;
+                        let end = usize::from(n) * 4;
+                        let ranks = (0..usize::from(n)).map(|i| u32_at(rest, i * 4).map(Rank));
+                        Blame::Deviates(ranks.collect::<Option<_>>()?, text(rest.get(end..)?))
+                    }
                     _ => return None,
                 };
                 Some(Word::Failed(op, blame))
@@ -269,6 +286,10 @@ mod tests {
             Word::Failed(op(), Blame::Lost(Rank(4), "closed".into())),
             Word::Failed(op(), Blame::Left(Rank(4))),
             Word::Failed(op(), Blame::Other("x".into())),
+            Word::Failed(
+                op(),
+                Blame::Deviates(vec![Rank(2), Rank(3)], "barrier".into()),
+            ),
             Word::Abort(9, "stop".into()),
         ] {
             assert_eq!(Word::from_bytes(&word.to_bytes()), Some(word));

@@ -262,24 +262,23 @@ impl State {
         {
             return Some(error);
         }
-        if let Some(blame) = self.troubles.failed(&id) {
-            return Some(self.blame_error(op, &blame));
+        let failed = self.troubles.failed(&id);
+        if let Some((_, blame)) = failed.iter().find(|(from, _)| concerns(op, *from)) {
+            return Some(self.blame_error(op, blame));
         }
-        if id.class == Class::Collective {
-            if let Some(error) = self.poisoned.get(&id.group) {
-                return Some(error.clone());
-            }
-            let members = op.group.world_ranks.iter();
-            let gone = members
-                .filter_map(|r| Some((*r, self.down[r.idx()].clone()?)))
-                .next();
-            return gone.map(|(rank, how)| self.gone_error(op, rank, &how));
+        if let Some(error) = self.poisoned.get(&id.group) {
+            return Some(error.clone());
         }
-        let peers = op.peers.iter().map(|r| op.world_rank(*r));
-        let gone = peers
-            .filter_map(|r| Some((r, self.down[r.idx()].clone()?)))
-            .next();
-        gone.map(|(rank, how)| self.gone_error(op, rank, &how))
+        // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
+        let needed: Vec<Rank> = match id.class {
+            Class::Collective => op.group.world_ranks.clone(),
+            Class::Neighbour => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
+        };
+        let lost = needed.into_iter().find_map(|r| match &self.down[r.idx()] {
+            Some(how @ Down::Lost(_)) => Some((r, how.clone())),
+            _ => None,
+        });
+        lost.map(|(rank, how)| self.gone_error(op, rank, &how))
     }
 
     /// A skipped round's messages would hold the link's credit for ever.
@@ -414,14 +413,26 @@ impl State {
                 self.ops[idx] = op;
                 error.unwrap_or_else(|| Error::internal(e.to_string()))
             }
-            TransportError::Length { .. } => Cause::Protocol {
-                peer: peer.to_string(),
-                what: format!("{}: {e}", op.descriptor.name()),
-            }
-            .into(),
             _ => Error::internal(format!("{}: {e}", op.descriptor.name())),
         };
         self.later.push_back(Later::Fail(idx, serial, error));
+    }
+
+    /// A peer has ended the operation in the middle of a message. It knows why and says so over the control plane; only if nothing comes is there a verdict without it.
+    fn peer_gave_up(&mut self, idx: usize) {
+        let (now, grace) = (self.now, self.config.grace);
+        if let Some(op) = self.ops[idx].as_deref_mut()
+            && op.status == Status::Running
+        {
+            op.status = Status::Asking {
+                until: op.deadline.min(now + grace),
+            };
+            let (id, descriptor) = (op.id, op.descriptor);
+            if self.troubles.ask(id, now, grace) {
+                control_word(&mut self.later, Word::Query(id));
+            }
+            self.describe(id, descriptor);
+        }
     }
 
     /// A step is over: what waited for it may run.
@@ -504,10 +515,8 @@ impl State {
         }
         self.early.remove(&op.id);
         self.troubles.over(op.descriptor);
-        // The same cause everywhere; a neighbour round's failure concerns nobody else.
-        if op.id.class == Class::Collective
-            && let Some(blame) = blame_of(&op, &error)
-        {
+        // The same cause everywhere; in a neighbour round, for those who wait for this rank.
+        if let Some(blame) = blame_of(&op, &error) {
             control_word(&mut self.later, Word::Failed(op.id, blame));
         }
         self.hand_back(*op, Err(error));
@@ -582,6 +591,16 @@ impl State {
             .into(),
             Blame::Lost(rank, why) => self.gone_error(op, *rank, &Down::Lost(why.clone())),
             Blame::Left(rank) => self.gone_error(op, *rank, &Down::Left),
+            Blame::Deviates(ranks, what) => {
+                let deviating: Vec<Rank> = ranks.iter().filter_map(|r| op.group_rank(*r)).collect();
+                Cause::Mismatch {
+                    op: op.id.to_string(),
+                    versions: vec![(deviating.clone(), what.clone())],
+                    deviating,
+                    partly_written: op.touched,
+                }
+                .into()
+            }
             Blame::Other(what) => Cause::Invalid {
                 op: name,
                 what: format!("failed on another rank: {what}"),
@@ -616,7 +635,7 @@ impl State {
         let Some(slot) = self.down.get_mut(world.idx()) else {
             return;
         };
-        if slot.is_some() {
+        if matches!(slot, Some(Down::Lost(_))) || slot.as_ref() == Some(how) {
             return;
         }
         *slot = Some(how.clone());
@@ -626,11 +645,11 @@ impl State {
             };
             let needs = match (op.id.class, how) {
                 (Class::Collective, Down::Lost(_)) => op.group_rank(world).is_some(),
-                // Who left has sent all it had to; only what can no longer come is missing.
-                (_, Down::Left) => op.awaited().iter().any(|r| op.world_rank(*r) == world),
                 (Class::Neighbour, Down::Lost(_)) => {
                     op.peers.iter().any(|r| op.world_rank(*r) == world)
                 }
+                // The transport ends what can no longer come.
+                (_, Down::Left) => false,
             };
             if needs {
                 let error = self.gone_error(op, world, how);
@@ -639,15 +658,15 @@ impl State {
         }
     }
 
-    fn failed_elsewhere(&mut self, id: OpId, blame: Blame) {
+    fn failed_elsewhere(&mut self, id: OpId, from: Rank, blame: Blame) {
         if let Some(&idx) = self.by_id.get(&id) {
-            let Some(op) = self.ops[idx].as_deref() else {
+            let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, from)) else {
                 return;
             };
             let error = self.blame_error(op, &blame);
             self.later.push_back(Later::Fail(idx, op.serial, error));
         } else if !self.is_over(&id) {
-            self.troubles.fail(id, blame);
+            self.troubles.fail(id, from, blame);
         }
     }
 
@@ -771,6 +790,11 @@ fn control_word(later: &mut VecDeque<Later>, word: Word) {
     later.push_back(Later::Word(word));
 }
 
+/// Whether an operation cannot succeed once it has failed at `from`: a collective always; a neighbour round only where something was still to come from there.
+fn concerns(op: &OpState, from: Rank) -> bool {
+    op.id.class == Class::Collective || op.awaited().iter().any(|r| op.world_rank(*r) == from)
+}
+
 /// What the others are told of a failure. A mismatch they find themselves; an abort they are told by its own word.
 fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
     match error.cause() {
@@ -781,6 +805,20 @@ fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
             world_rank, why, ..
         } => Some(Blame::Lost(*world_rank, why.clone())),
         Cause::PeerLeft { world_rank, .. } => Some(Blame::Left(*world_rank)),
+        Cause::Mismatch {
+            deviating,
+            versions,
+            ..
+        } if op.id.class == Class::Neighbour => {
+            let theirs = versions
+                .iter()
+                .find(|(ranks, _)| !ranks.contains(&op.group.rank));
+            let what = theirs.map_or_else(String::new, |(_, what)| what.clone());
+            Some(Blame::Deviates(
+                deviating.iter().map(|r| op.world_rank(*r)).collect(),
+                what,
+            ))
+        }
         Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
         other => Some(Blame::Other(other.to_string())),
     }
@@ -1029,6 +1067,12 @@ impl Sink for LinkSink<'_> {
                 _ => return,
             };
             let world = op.world_rank(peer);
+            match e {
+                TransportError::Misuse { .. } => return self.state.peer_gave_up(idx),
+                // Another length means another call; the descriptors will tell.
+                TransportError::Length { .. } => return self.state.dispute(idx),
+                _ => {}
+            }
             return self.state.transfer_failed(idx, serial, world, e);
         }
         if matches!(op.program.steps[step as usize].action, Action::Send { .. }) {
@@ -1085,7 +1129,7 @@ impl ControlSink for ControlView<'_> {
                     }
                 }
             }
-            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, blame),
+            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, from, blame),
             Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
         }
     }

@@ -24,7 +24,7 @@ struct Entry {
 pub(crate) struct Troubles {
     entries: HashMap<OpId, Entry>,
     order: VecDeque<OpId>,
-    failed: HashMap<OpId, Blame>,
+    failed: HashMap<OpId, Vec<(Rank, Blame)>>,
     failed_order: VecDeque<OpId>,
     recent: VecDeque<Descriptor>,
     nobody: Answers,
@@ -83,21 +83,25 @@ impl Troubles {
         self.entries.contains_key(id)
     }
 
-    /// An operation that this rank has not called yet has failed elsewhere.
-    pub(crate) fn fail(&mut self, id: OpId, blame: Blame) {
-        if self.failed.insert(id, blame).is_none() {
+    /// An operation that this rank has not called yet has failed at `from`.
+    pub(crate) fn fail(&mut self, id: OpId, from: Rank, blame: Blame) {
+        let known = self.failed.entry(id).or_default();
+        if known.is_empty() {
             self.failed_order.push_back(id);
-            if self.failed_order.len() > MAX_ENTRIES
-                && let Some(oldest) = self.failed_order.pop_front()
-            {
-                self.failed.remove(&oldest);
-            }
+        }
+        if !known.iter().any(|(r, _)| *r == from) {
+            known.push((from, blame));
+        }
+        if self.failed_order.len() > MAX_ENTRIES
+            && let Some(oldest) = self.failed_order.pop_front()
+        {
+            self.failed.remove(&oldest);
         }
     }
 
-    /// Why an operation has failed elsewhere before it was called here.
-    pub(crate) fn failed(&mut self, id: &OpId) -> Option<Blame> {
-        self.failed.remove(id)
+    /// Where and why an operation has failed before it was called here.
+    pub(crate) fn failed(&mut self, id: &OpId) -> Vec<(Rank, Blame)> {
+        self.failed.remove(id).unwrap_or_default()
     }
 
     /// An operation is over here.

@@ -1,5 +1,7 @@
 //! What goes wrong, said as it should be: typed, bounded, naming who; and the group works on where it can.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
 mod common;
 
 use common::{config, local};
@@ -154,8 +156,12 @@ fn neighbours_with_other_lengths_are_told() {
             form: Form::Delta,
         };
         let mut x = vec![1.0f32; if me == 1 { 7 } else { 8 }];
-        let e = group.mix(&mut x, &round, 0).unwrap_err();
-        assert!(mismatch(&e).0.contains(&Rank(1)), "{e}");
+        let outcome = group.mix(&mut x, &round, 0);
+        // Rank 0 hears from rank 2 alone, which called the same: it may well be done.
+        if me != 0 || outcome.is_err() {
+            let e = outcome.unwrap_err();
+            assert!(mismatch(&e).0.contains(&Rank(1)), "{e}");
+        }
         works_again(&group);
     });
 }

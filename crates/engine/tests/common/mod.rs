@@ -1,5 +1,8 @@
 //! Ranks as threads, for the engine's own tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
+pub mod sim;
 
 use gaggle_core::{Group, SystemClock, Transport};
 use gaggle_engine::{Engine, EngineConfig};

@@ -1,0 +1,549 @@
+//! The real engine on a simulated network: operations in different orders, slices, reordering, credit 1, crashes, partitions, stopped ranks, wrong calls.
+//!
+//! Every run ends: with the right result, or with the right error. The seed of a failing run is in the message; `GAGGLE_SEEDS=17` runs that one alone, `GAGGLE_SEEDS=0..20000` many.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
+mod common;
+
+use common::sim::{Job, config};
+use gaggle_core::{
+    Algorithm, Cause, Error, Finished, Form, Kind, Lane, Op, Pending, Rank, Reduce, Region, Round,
+    Weight,
+};
+use gaggle_transport::sim::Fault;
+use rand::{Rng, SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+use std::{ops::Range, time::Duration};
+
+/// One operation of a run, as all ranks mean it.
+#[derive(Clone, Debug)]
+struct Call {
+    what: What,
+    len: usize,
+    lane: u32,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    AllReduce(Reduce, Algorithm),
+    Broadcast(u32),
+    AllGather(Algorithm),
+    Barrier,
+    /// In a ring of this stride.
+    Mix(u32),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Trouble {
+    None,
+    Crash(u32, Duration),
+    Partition(Vec<Rank>, Duration, Option<Duration>),
+    Stop(u32, Duration),
+    /// This rank calls this operation with another length.
+    Mismatch(u32, usize),
+    Abort(u32, Duration),
+}
+
+/// Small integers: every order of adding them is exact.
+fn value(rank: u32, lane: u32, i: usize) -> f64 {
+    f64::from((rank + 1) * 3 + lane) + (i % 7) as f64
+}
+
+fn round_of(world: u32, rank: u32, stride: u32) -> Round {
+    let (prev, next) = (
+        (rank + world - stride % world) % world,
+        (rank + stride) % world,
+    );
+    if prev == rank {
+        return Round {
+            keep: 1.0,
+            ..Round::default()
+        };
+    }
+    Round {
+        from: vec![(Rank(prev), 0.5)],
+        to: vec![(Rank(next), 1.0)],
+        keep: 0.5,
+        form: Form::Delta,
+    }
+}
+
+impl Call {
+    fn random(rng: &mut ChaCha8Rng, world: u32, lane: u32) -> Call {
+        let algorithm = *[
+            Algorithm::Ring,
+            Algorithm::RecursiveDoubling,
+            Algorithm::Direct,
+        ]
+        .choose_one(rng);
+        let reduce = *[Reduce::Sum, Reduce::Mean, Reduce::Min, Reduce::Max].choose_one(rng);
+        let what = match rng.random_range(0..8) {
+            0..=2 => What::AllReduce(reduce, algorithm),
+            3 => What::Broadcast(rng.random_range(0..world)),
+            4 => What::AllGather(if rng.random() {
+                Algorithm::Ring
+            } else {
+                Algorithm::Direct
+            }),
+            5 => What::Barrier,
+            _ => What::Mix(rng.random_range(1..world.max(2))),
+        };
+        let len = match rng.random_range(0..4) {
+            0 => rng.random_range(0..3),
+            1 => world as usize,
+            _ => rng.random_range(0..120),
+        };
+        Call { what, len, lane }
+    }
+
+    fn op(&self, world: u32, rank: u32) -> Op {
+        let op = match &self.what {
+            What::AllReduce(reduce, algorithm) => Op::new(Kind::AllReduce(*reduce)).by(*algorithm),
+            What::Broadcast(root) => Op::new(Kind::Broadcast { root: Rank(*root) }),
+            What::AllGather(algorithm) => Op::new(Kind::AllGather).by(*algorithm),
+            What::Barrier => Op::new(Kind::Barrier),
+            What::Mix(stride) => Op::new(Kind::Mix {
+                round: round_of(world, rank, *stride),
+                t: 0,
+            }),
+        };
+        op.on(Lane(self.lane))
+    }
+
+    fn input(&self, world: u32, rank: u32, extra: usize) -> Vec<f64> {
+        let n = self.len + extra;
+        let own = (0..n).map(|i| value(rank, self.lane, i));
+        match self.what {
+            What::Barrier => vec![],
+            What::AllGather(_) => {
+                let mut all = vec![0.0; n * world as usize];
+                for (i, v) in own.enumerate() {
+                    all[rank as usize * n + i] = v;
+                }
+                all
+            }
+            _ => own.collect(),
+        }
+    }
+
+    fn expected(&self, world: u32, rank: u32) -> Vec<f64> {
+        let at = |i: usize| (0..world).map(move |r| value(r, self.lane, i));
+        let each = 0..self.len;
+        match &self.what {
+            What::Barrier => vec![],
+            What::Broadcast(root) => each.map(|i| value(*root, self.lane, i)).collect(),
+            What::AllGather(_) => (0..world)
+                .flat_map(|r| each.clone().map(move |i| value(r, self.lane, i)))
+                .collect(),
+            What::Mix(stride) => {
+                let round = round_of(world, rank, *stride);
+                let from = round.from.first().map_or(rank, |(r, _)| r.0);
+                each.map(|i| 0.5 * (value(rank, self.lane, i) + value(from, self.lane, i)))
+                    .collect()
+            }
+            What::AllReduce(reduce, _) => each
+                .map(|i| match reduce {
+                    Reduce::Sum => at(i).sum(),
+                    Reduce::Mean => at(i).sum::<f64>() / f64::from(world),
+                    Reduce::Min => at(i).fold(f64::INFINITY, f64::min),
+                    Reduce::Max => at(i).fold(f64::NEG_INFINITY, f64::max),
+                    Reduce::Prod => at(i).product(),
+                })
+                .collect(),
+        }
+    }
+}
+
+trait ChooseOne<T> {
+    fn choose_one(&self, rng: &mut ChaCha8Rng) -> &T;
+}
+impl<T, const N: usize> ChooseOne<T> for [T; N] {
+    fn choose_one(&self, rng: &mut ChaCha8Rng) -> &T {
+        &self[rng.random_range(0..N)]
+    }
+}
+
+fn trouble(rng: &mut ChaCha8Rng, world: u32, calls: usize) -> Trouble {
+    let at = Duration::from_micros(rng.random_range(0..20_000));
+    let who = rng.random_range(0..world);
+    match rng.random_range(0..10) {
+        _ if world == 1 => Trouble::None,
+        0..=3 => Trouble::None,
+        4 => Trouble::Crash(who, at),
+        5 => {
+            let side = (0..rng.random_range(1..world)).map(Rank).collect();
+            Trouble::Partition(
+                side,
+                at,
+                Some(at + Duration::from_millis(rng.random_range(1..2000))),
+            )
+        }
+        6 => Trouble::Partition(
+            (0..rng.random_range(1..world)).map(Rank).collect(),
+            at,
+            None,
+        ),
+        7 => Trouble::Stop(who, at),
+        8 => Trouble::Mismatch(who, rng.random_range(0..calls)),
+        _ => Trouble::Abort(who, at),
+    }
+}
+
+struct Run {
+    world: u32,
+    calls: Vec<Call>,
+    trouble: Trouble,
+    outcomes: Vec<(Rank, usize, Finished)>,
+}
+
+fn run(seed: u64) -> Run {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let world = *[1u32, 2, 2, 3, 3, 4, 5, 7, 8].choose_one(&mut rng);
+    let mut settings = config();
+    settings.slice_bytes = *[8u64, 64, 200, 1 << 18].choose_one(&mut rng);
+    let calls: Vec<Call> = (0..rng.random_range(2..8))
+        .map(|lane| Call::random(&mut rng, world, lane))
+        .collect();
+    let trouble = trouble(&mut rng, world, calls.len());
+    let mut job = Job::new(world, seed, &settings);
+    // Every rank in an order and at times of its own.
+    let mut agenda: Vec<(Duration, u32, usize)> = vec![];
+    for rank in 0..world {
+        let mut order: Vec<usize> = (0..calls.len()).collect();
+        order.shuffle(&mut rng);
+        let mut at = Duration::ZERO;
+        for call in order {
+            at += Duration::from_micros(rng.random_range(0..3000));
+            agenda.push((at, rank, call));
+        }
+    }
+    agenda.sort();
+    let mut pending: Vec<(u32, usize, Box<dyn Pending>)> = vec![];
+    let mut waiting = agenda.into_iter().peekable();
+    let mut aborted = false;
+    match &trouble {
+        Trouble::Crash(rank, at) => job.net.at(*at, Fault::Crash(Rank(*rank))),
+        Trouble::Partition(side, at, heal) => {
+            let rest: Vec<Rank> = (0..world).map(Rank).filter(|r| !side.contains(r)).collect();
+            job.net.at(*at, Fault::Partition(side.clone(), rest));
+            if let Some(heal) = heal {
+                job.net.at(*heal, Fault::Heal);
+            }
+        }
+        _ => {}
+    }
+    for events in 0.. {
+        assert!(events < 1_000_000, "seed {seed}: a hang, no end of events");
+        let now = job.now();
+        match &trouble {
+            Trouble::Crash(rank, at) | Trouble::Stop(rank, at) if *at <= now => {
+                job.still.insert(*rank);
+            }
+            Trouble::Abort(rank, at) if *at <= now && !aborted => {
+                aborted = true;
+                job.engines[*rank as usize].group().abort("enough");
+            }
+            _ => {}
+        }
+        while let Some((_, rank, call)) = waiting.next_if(|(at, ..)| *at <= now) {
+            if job.still.contains(&rank) {
+                continue;
+            }
+            let extra = usize::from(trouble == Trouble::Mismatch(rank, call));
+            let input = calls[call].input(world, rank, extra);
+            let comm = std::sync::Arc::clone(job.engines[rank as usize].group().communicator());
+            pending.push((
+                rank,
+                call,
+                comm.start(calls[call].op(world, rank), Region::new(input)),
+            ));
+        }
+        job.pump();
+        let all_over = pending
+            .iter()
+            .all(|(r, _, p)| job.still.contains(r) || p.is_done());
+        if all_over && waiting.peek().is_none() {
+            break;
+        }
+        let mut next = waiting.peek().map(|(at, ..)| *at);
+        if let Trouble::Crash(_, at) | Trouble::Stop(_, at) | Trouble::Abort(_, at) = &trouble
+            && *at > now
+        {
+            next = Some(next.map_or(*at, |n| n.min(*at)));
+        }
+        assert!(
+            job.advance(next),
+            "seed {seed}: a hang, nothing left to happen"
+        );
+        // Deadline, grace and the last start: nothing lasts longer.
+        assert!(
+            job.now() < Duration::from_secs(13),
+            "seed {seed}: beyond every deadline"
+        );
+    }
+    for (rank, engine) in job.engines.iter().enumerate() {
+        let open = engine.in_flight();
+        assert!(
+            job.still.contains(&(rank as u32)) || open == 0,
+            "seed {seed}: rank {rank} keeps {open} operations"
+        );
+    }
+    let still = job.still.clone();
+    let outcomes = pending
+        .into_iter()
+        .filter(|(r, ..)| !still.contains(r))
+        .map(|(r, call, p)| (Rank(r), call, p.wait()))
+        .collect();
+    Run {
+        world,
+        calls,
+        trouble,
+        outcomes,
+    }
+}
+
+/// Whether this is how this trouble shows, on this call.
+fn explains(run: &Run, call: usize, error: &Error) -> bool {
+    match (&run.trouble, error.cause()) {
+        (Trouble::Crash(who, _), Cause::PeerLost { rank, .. }) => rank.0 == *who,
+        (Trouble::Stop(who, _), Cause::Timeout { waiting_for, .. }) => {
+            waiting_for == &[Rank(*who)] || is_mix(run, call)
+        }
+        (Trouble::Partition(_, _, heal), Cause::Timeout { .. }) => heal.is_none(),
+        (Trouble::Mismatch(who, wrong), Cause::Mismatch { deviating, .. }) => {
+            call == *wrong && deviating.contains(&Rank(*who))
+        }
+        (Trouble::Abort(who, _), Cause::Aborted { by, .. }) => by.0 == *who,
+        _ => false,
+    }
+}
+
+/// A neighbour's neighbour may be the one that is stopped: only the direct one is known.
+fn is_mix(run: &Run, call: usize) -> bool {
+    matches!(run.calls[call].what, What::Mix(_))
+}
+
+fn check(seed: u64) {
+    let run = run(seed);
+    for (rank, call, finished) in &run.outcomes {
+        let about = || {
+            format!(
+                "seed {seed}, {rank} of {}, {:?}, {:?}",
+                run.world, run.calls[*call], run.trouble
+            )
+        };
+        match &finished.result {
+            Err(e) => assert!(explains(&run, *call, e), "{}: wrong error {e}", about()),
+            Ok(_) => {
+                let who = run.trouble == Trouble::Mismatch(rank.0, *call);
+                assert!(
+                    !who || run.world == 1
+                        || matches!(
+                            run.calls[*call].what,
+                            What::Broadcast(_) | What::Mix(_) | What::Barrier
+                        ),
+                    "{}: the deviating rank is told",
+                    about()
+                );
+            }
+        }
+        assert!(finished.io.is_some(), "{}: memory not handed back", about());
+    }
+    for (rank, call, finished) in run.outcomes {
+        let deviates = run.trouble == Trouble::Mismatch(rank.0, call);
+        if finished.result.is_ok() && !deviates {
+            let got = finished.io.unwrap().into_inner::<Vec<f64>>().unwrap();
+            let want = run.calls[call].expected(run.world, rank.0);
+            let close = got.len() == want.len()
+                && got
+                    .iter()
+                    .zip(&want)
+                    .all(|(g, w)| (g - w).abs() <= w.abs() * 1e-12);
+            assert!(
+                close,
+                "seed {seed}, {rank}, {:?}, {:?}: {got:?}, not {want:?}",
+                run.calls[call], run.trouble
+            );
+        }
+    }
+}
+
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var("GAGGLE_SEEDS") else {
+        let scale = if std::env::var_os("GAGGLE_EXHAUSTIVE").is_some() {
+            20
+        } else {
+            1
+        };
+        return usual.start * scale..usual.end * scale;
+    };
+    match text.split_once("..") {
+        Some((lo, hi)) => lo.parse().unwrap()..hi.parse().unwrap(),
+        None => {
+            let one = text.parse().unwrap();
+            one..one + 1
+        }
+    }
+}
+
+#[test]
+fn a_thousand_runs_with_random_orders_and_faults_end_right() {
+    for seed in seeds(0..1000) {
+        check(seed);
+    }
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in [1, 2, 3, 40, 41, 42] {
+        let results = |r: Run| -> Vec<_> {
+            let one = |(rank, call, f): (Rank, usize, Finished)| {
+                let text = f
+                    .result
+                    .map(|d| (d.started, d.finished))
+                    .map_err(|e| e.to_string());
+                (
+                    rank,
+                    call,
+                    text,
+                    f.io.unwrap().into_inner::<Vec<f64>>().unwrap(),
+                )
+            };
+            r.outcomes.into_iter().map(one).collect()
+        };
+        assert_eq!(results(run(seed)), results(run(seed)), "seed {seed}");
+    }
+}
+
+#[test]
+fn weighted_means_with_drained_ranks_in_any_order_of_arrival() {
+    for world in [1u32, 2, 3, 5, 7, 8] {
+        for algorithm in [
+            Algorithm::Ring,
+            Algorithm::Direct,
+            Algorithm::RecursiveDoubling,
+        ] {
+            for seed in 0..10u64 {
+                let job = Job::new(world, seed, &config());
+                let w = |r: u32| {
+                    if (u64::from(r) + seed).is_multiple_of(3) {
+                        0
+                    } else {
+                        r + 1
+                    }
+                };
+                let x = |r: u32, i: u32| f64::from(r * 10 + i);
+                let pending = (0..world)
+                    .map(|r| {
+                        let op = Op::new(Kind::AllReduce(Reduce::Mean))
+                            .by(algorithm)
+                            .weighing(Weight::samples(w(r)));
+                        let input: Vec<f64> = (0..37)
+                            .map(|i| if w(r) == 0 { f64::NAN } else { x(r, i) })
+                            .collect();
+                        (
+                            r,
+                            job.engines[r as usize]
+                                .group()
+                                .communicator()
+                                .start(op, Region::new(input)),
+                        )
+                    })
+                    .collect();
+                let total: u32 = (0..world).map(w).sum();
+                for (rank, f) in job.collect(pending) {
+                    assert_eq!(f.result.unwrap().weight, Weight::samples(total));
+                    let got = f.io.unwrap().into_inner::<Vec<f64>>().unwrap();
+                    for (i, got) in got.iter().enumerate().filter(|_| total > 0) {
+                        let sum: f64 = (0..world).map(|r| f64::from(w(r)) * x(r, i as u32)).sum();
+                        let want = sum / f64::from(total);
+                        assert!(
+                            (got - want).abs() < 1e-9,
+                            "{algorithm}, {rank} of {world}, seed {seed}: {got}, not {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_record_of_a_run_is_the_plan() {
+    use gaggle_collectives::{Action, Call as Planned, Request, plan};
+    let mut settings = config();
+    settings.record = true;
+    settings.slice_bytes = 40;
+    for world in [1u32, 2, 3, 5, 7, 8] {
+        for algorithm in [
+            Algorithm::Ring,
+            Algorithm::Direct,
+            Algorithm::RecursiveDoubling,
+        ] {
+            for len in [0u64, 1, u64::from(world) + 1, 101] {
+                let job = Job::new(world, 7, &settings);
+                let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(algorithm);
+                let pending = (0..world)
+                    .map(|r| {
+                        let group = job.engines[r as usize].group();
+                        (
+                            r,
+                            group
+                                .communicator()
+                                .start(op.clone(), Region::new(vec![1f64; len as usize])),
+                        )
+                    })
+                    .collect();
+                job.collect(pending)
+                    .into_iter()
+                    .for_each(|(_, f)| drop(f.result.unwrap()));
+                for rank in 0..world {
+                    let request = Request {
+                        call: Planned::AllReduce {
+                            reduce: Reduce::Sum,
+                            algorithm,
+                        },
+                        rank: Rank(rank),
+                        world,
+                        len,
+                        slice: 5,
+                        codec: gaggle_core::Codec::None,
+                        widen: false,
+                    };
+                    let plan = plan(&request).unwrap();
+                    let record = job.engines[rank as usize].take_record();
+                    assert_eq!(record.len() as u32, plan.n_steps(), "every step ran once");
+                    let mut place = vec![usize::MAX; record.len()];
+                    for (i, r) in record.iter().enumerate() {
+                        assert_eq!(
+                            place[r.step as usize],
+                            usize::MAX,
+                            "step {} ran twice",
+                            r.step
+                        );
+                        place[r.step as usize] = i;
+                        let step = plan.step(r.step);
+                        let (peer, span) = match &step.action {
+                            Action::Send { to, src, .. } => (Some(*to), *src),
+                            Action::Recv { from, dst, .. } => (Some(*from), *dst),
+                            Action::Fold { dst, .. } | Action::Copy { dst, .. } => (None, *dst),
+                            Action::Weigh { span, .. }
+                            | Action::Divide { span, .. }
+                            | Action::Recode { span, .. } => (None, *span),
+                            Action::Mix { own, .. } => (None, *own),
+                        };
+                        assert_eq!((r.peer, r.span), (peer, span), "step {}", r.step);
+                        for before in &step.after {
+                            assert!(
+                                place[*before as usize] < i,
+                                "step {} ran before step {before}",
+                                r.step
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
