@@ -1,1 +1,56 @@
-//! Placeholder.
+//! gaggle trains one model on many machines: decentralised, each rank averaging with a few neighbours, or by classical all-reduce, with the same few lines.
+//!
+//! This crate is the front door: it re-exports what a program needs, and adds the two ways to become a rank.
+//! [`local`] runs ranks as threads of this process; [`join`] makes this process a rank under `gaggle run`, under torchrun, or alone.
+//! Both give a [`Group`], whose methods are the collectives.
+//!
+//! ```
+//! use gaggle::Mean;
+//!
+//! let results = gaggle::local(4, |group| -> Result<f32, gaggle::Error> {
+//!     let mut x = [group.rank().0 as f32];
+//!     group.all_reduce(&mut x, Mean)?;
+//!     Ok(x[0])
+//! })?;
+//! for x in results {
+//!     assert_eq!(x?, 1.5);
+//! }
+//! # Ok::<(), gaggle::Error>(())
+//! ```
+//!
+//! What lies where: [`topology`] has the graphs, [`optim`] the update rules, [`ddp`] buckets with overlap and the mixer that rules run on, [`collectives`] the plans behind it all, [`transport`] the links.
+
+#![forbid(unsafe_code)]
+
+mod env;
+mod join;
+mod local;
+mod secret;
+
+pub use join::{Job, join, join_with};
+pub use local::{local, local_with};
+
+pub use gaggle_core::{
+    Algorithm, Cause, Codec, DType, Done, Element, Error, Failed, Float, Group, Int, Kind, Lane,
+    LinkStats, Max, Mean, Min, Op, Prod, Rank, Reduce, Reduction, Scope, ScopedWork, StableBuf,
+    Sum, Weight, Work,
+};
+pub use gaggle_engine::{Engine, EngineConfig};
+
+/// The plans behind the collectives, and the checker that proves them.
+pub use gaggle_collectives as collectives;
+/// The vocabulary and the seam traits, for those who implement one.
+pub use gaggle_core as core;
+/// Gradient buckets with overlap, the mixer for decentralised rules, digests.
+pub use gaggle_ddp as ddp;
+/// Update rules, local and decentralised, and their driver.
+pub use gaggle_optim as optim;
+/// Graphs: who talks to whom, with what weight.
+pub use gaggle_topology as topology;
+/// Links between ranks, the store, the meeting.
+pub use gaggle_transport as transport;
+
+/// The README's examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,372 @@
+//! What the environment says of this process's place in a job. Pure: the variables are an argument.
+
+use gaggle_core::{Error, Rank};
+use std::time::Duration;
+
+/// The variables that say which rank this is.
+pub(crate) const LOOKED_FOR: &str = "RANK and WORLD_SIZE";
+
+/// Where this process stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// No launcher: a world of one.
+    Alone,
+    /// One of several.
+    Member(Member),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Member {
+    pub rank: Rank,
+    pub world: u32,
+    /// The job's name.
+    pub job: String,
+    /// How often the job was restarted.
+    pub epoch: u32,
+    pub meeting: Meeting,
+    pub secret: SecretSource,
+}
+
+/// Where the ranks meet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Meeting {
+    /// The launcher's store.
+    Store(String),
+    /// Rank 0 serves a store at this port of `host`.
+    Served {
+        host: String,
+        port: u16,
+        one_host: bool,
+    },
+}
+
+impl Meeting {
+    /// Where a client connects.
+    pub(crate) fn addr(&self) -> String {
+        match self {
+            Meeting::Store(addr) => addr.clone(),
+            Meeting::Served {
+                one_host: true,
+                port,
+                ..
+            } => format!("127.0.0.1:{port}"),
+            Meeting::Served { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Meeting::Served { host, port, .. } => format!("{host}:{port}"),
+        }
+    }
+}
+
+/// Where the job's secret comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum SecretSource {
+    /// 64 hexadecimal digits.
+    Hex(String),
+    /// A file that holds them.
+    File(String),
+    /// Ranks of one host and user: rank 0 makes one and leaves it in a private file with this name.
+    Private(String),
+    /// None: the user says that the network is trusted.
+    Insecure,
+}
+
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The deadline that `GAGGLE_TIMEOUT` gives, in seconds.
+pub(crate) fn timeout(var: Lookup<'_>) -> Result<Option<Duration>, Error> {
+    let Some(text) = var("GAGGLE_TIMEOUT") else {
+        return Ok(None);
+    };
+    text.trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|s| *s > 0.0)
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .map(Some)
+        .ok_or_else(|| bad("GAGGLE_TIMEOUT", &text, "a number of seconds above 0"))
+}
+
+/// Reads the place from the variables; an empty variable counts as not set.
+pub(crate) fn place(var: Lookup<'_>) -> Result<Place, Error> {
+    let var = |name: &str| var(name).filter(|v| !v.is_empty());
+    let (rank, world) = match (var("RANK"), var("WORLD_SIZE")) {
+        (None, None) => {
+            if let Some(addr) = var("GAGGLE_STORE") {
+                return Err(invalid(format!(
+                    "GAGGLE_STORE is {addr:?} but RANK and WORLD_SIZE are not set: which rank is this?"
+                )));
+            }
+            return Ok(Place::Alone);
+        }
+        (Some(_), None) => return Err(invalid("RANK is set but WORLD_SIZE is not")),
+        (None, Some(_)) => return Err(invalid("WORLD_SIZE is set but RANK is not")),
+        (Some(rank), Some(world)) => (rank, world),
+    };
+    let world: u32 = parse("WORLD_SIZE", &world, "a number of ranks from 1 on")?;
+    let rank: u32 = parse("RANK", &rank, "a number from 0 on")?;
+    if world == 0 {
+        return Err(bad("WORLD_SIZE", "0", "a number of ranks from 1 on"));
+    }
+    if rank >= world {
+        return Err(invalid(format!(
+            "RANK is {rank} but WORLD_SIZE is {world}: ranks are numbered from 0 to {}",
+            world - 1
+        )));
+    }
+    let epoch = match var("TORCHELASTIC_RESTART_COUNT") {
+        Some(n) => parse("TORCHELASTIC_RESTART_COUNT", &n, "a number from 0 on")?,
+        None => 0,
+    };
+    let run_id = var("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
+    let job = var("GAGGLE_JOB")
+        .or_else(|| run_id.clone())
+        .unwrap_or_else(|| "gaggle".into());
+    let meeting = meeting(&var, world)?;
+    let secret = secret(&var, &meeting, &job)?;
+    Ok(Place::Member(Member {
+        rank: Rank(rank),
+        world,
+        job,
+        epoch,
+        meeting,
+        secret,
+    }))
+}
+
+fn meeting(var: Lookup<'_>, world: u32) -> Result<Meeting, Error> {
+    if let Some(addr) = var("GAGGLE_STORE") {
+        return Ok(Meeting::Store(addr));
+    }
+    let missing = |name: &str| {
+        invalid(format!(
+            "RANK and WORLD_SIZE are set, but neither GAGGLE_STORE (by `gaggle run`) nor {name} (by torchrun and its like) says where the ranks meet"
+        ))
+    };
+    let host = var("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
+    let host = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_string();
+    let port = match var("GAGGLE_PORT") {
+        Some(port) => parse("GAGGLE_PORT", &port, "a port number")?,
+        None => {
+            let text = var("MASTER_PORT").ok_or_else(|| missing("MASTER_PORT"))?;
+            let port: u16 = parse("MASTER_PORT", &text, "a port number")?;
+            // The launcher's own agent listens on MASTER_PORT.
+            port.checked_add(1).ok_or_else(|| {
+                invalid("MASTER_PORT is 65535, so there is no port after it; set GAGGLE_PORT")
+            })?
+        }
+    };
+    let local_world: Option<u32> = match var("LOCAL_WORLD_SIZE") {
+        Some(n) => Some(parse(
+            "LOCAL_WORLD_SIZE",
+            &n,
+            "a number of ranks from 1 on",
+        )?),
+        None => None,
+    };
+    let one_host = local_world == Some(world) || is_loopback(&host);
+    Ok(Meeting::Served {
+        host,
+        port,
+        one_host,
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+fn secret(var: Lookup<'_>, meeting: &Meeting, job: &str) -> Result<SecretSource, Error> {
+    if let Some(hex) = var("GAGGLE_SECRET") {
+        return Ok(SecretSource::Hex(hex));
+    }
+    if let Some(path) = var("GAGGLE_SECRET_FILE") {
+        return Ok(SecretSource::File(path));
+    }
+    match var("GAGGLE_INSECURE").as_deref() {
+        None | Some("0") => {}
+        Some("1") => return Ok(SecretSource::Insecure),
+        Some(other) => return Err(bad("GAGGLE_INSECURE", other, "0 or 1")),
+    }
+    match meeting {
+        Meeting::Served {
+            one_host: true,
+            port,
+            ..
+        } => {
+            let name: String = job
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() || c == '-' {
+                        c
+                    } else {
+                        '_'
+                    }
+                })
+                .take(100)
+                .collect();
+            Ok(SecretSource::Private(format!(
+                "gaggle-{name}-{port}.secret"
+            )))
+        }
+        Meeting::Served { host, .. } => Err(invalid(format!(
+            "the ranks meet at {host} from several hosts, and GAGGLE_SECRET is not set: give every rank the same 64 hexadecimal digits in GAGGLE_SECRET or in a file that GAGGLE_SECRET_FILE names, or say GAGGLE_INSECURE=1 on a network that you trust"
+        ))),
+        Meeting::Store(addr) => Err(invalid(format!(
+            "GAGGLE_STORE is {addr:?} but GAGGLE_SECRET is not set"
+        ))),
+    }
+}
+
+fn parse<N: std::str::FromStr>(name: &str, text: &str, wanted: &str) -> Result<N, Error> {
+    text.trim().parse().map_err(|_| bad(name, text, wanted))
+}
+
+fn bad(name: &str, text: &str, wanted: &str) -> Error {
+    invalid(format!("{name} is {text:?}, wanted {wanted}"))
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::invalid("join", what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(vars: &[(&str, &str)]) -> Result<Place, Error> {
+        place(&|name| {
+            vars.iter()
+                .find(|(k, _)| *k == name)
+                .map(|(_, v)| (*v).to_string())
+        })
+    }
+
+    fn member(vars: &[(&str, &str)]) -> Member {
+        match read(vars) {
+            Ok(Place::Member(m)) => m,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Every refusal names the variable.
+    fn refused(vars: &[(&str, &str)], text: &str) {
+        let e = read(vars).unwrap_err();
+        assert!(e.to_string().contains(text), "{e}");
+    }
+
+    const TORCH: [(&str, &str); 6] = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "some-host"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RUN_ID", "a/b c"),
+    ];
+
+    #[test]
+    fn nothing_set_is_a_world_of_one() {
+        assert_eq!(read(&[]).unwrap(), Place::Alone);
+        assert_eq!(
+            read(&[("RANK", ""), ("WORLD_SIZE", ""), ("MASTER_PORT", "1")]).unwrap(),
+            Place::Alone
+        );
+    }
+
+    #[test]
+    fn our_launcher_gives_store_and_secret() {
+        let m = member(&[
+            ("RANK", "2"),
+            ("WORLD_SIZE", "3"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+            ("GAGGLE_STORE", "127.0.0.1:4000"),
+            ("GAGGLE_SECRET", "ab"),
+            ("GAGGLE_JOB", "j"),
+        ]);
+        assert_eq!((m.rank, m.world, &*m.job, m.epoch), (Rank(2), 3, "j", 0));
+        assert_eq!(m.meeting.addr(), "127.0.0.1:4000");
+        assert_eq!(m.secret, SecretSource::Hex("ab".into()));
+    }
+
+    #[test]
+    fn torchrun_on_one_host_meets_on_loopback_with_a_private_secret() {
+        let m = member(&TORCH);
+        assert_eq!(m.meeting.addr(), "127.0.0.1:29501");
+        assert_eq!(m.job, "a/b c");
+        assert_eq!(
+            m.secret,
+            SecretSource::Private("gaggle-a_b_c-29501.secret".into())
+        );
+    }
+
+    #[test]
+    fn several_hosts_need_a_secret_or_a_plain_word() {
+        let mut vars = TORCH.to_vec();
+        vars[2].1 = "2";
+        refused(&vars, "GAGGLE_SECRET is not set");
+        vars.push(("GAGGLE_INSECURE", "yes"));
+        refused(&vars, "GAGGLE_INSECURE is \"yes\"");
+        vars.pop();
+        vars.push(("GAGGLE_INSECURE", "1"));
+        let m = member(&vars);
+        assert_eq!(m.secret, SecretSource::Insecure);
+        assert_eq!(m.meeting.addr(), "some-host:29501");
+        vars.push(("GAGGLE_SECRET_FILE", "f"));
+        vars.push(("GAGGLE_PORT", "7"));
+        vars[3].1 = "fd00::1";
+        let m = member(&vars);
+        assert_eq!(m.secret, SecretSource::File("f".into()));
+        assert_eq!(m.meeting.addr(), "[fd00::1]:7");
+    }
+
+    #[test]
+    fn mistakes_name_the_variable() {
+        refused(&[("RANK", "0")], "WORLD_SIZE is not");
+        refused(&[("WORLD_SIZE", "2")], "RANK is not");
+        refused(&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK is \"x\"");
+        refused(&[("RANK", "-1"), ("WORLD_SIZE", "2")], "RANK is \"-1\"");
+        refused(&[("RANK", "0"), ("WORLD_SIZE", "0")], "WORLD_SIZE is \"0\"");
+        refused(
+            &[("RANK", "2"), ("WORLD_SIZE", "2")],
+            "RANK is 2 but WORLD_SIZE is 2: ranks are numbered from 0 to 1",
+        );
+        refused(&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR");
+        refused(
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")],
+            "MASTER_PORT",
+        );
+        refused(
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "h"),
+                ("MASTER_PORT", "65535"),
+            ],
+            "GAGGLE_PORT",
+        );
+        refused(
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("GAGGLE_STORE", "a:1")],
+            "GAGGLE_SECRET is not set",
+        );
+        refused(
+            &[("GAGGLE_STORE", "a:1")],
+            "RANK and WORLD_SIZE are not set",
+        );
+    }
+
+    #[test]
+    fn the_timeout_is_a_number_of_seconds() {
+        let read = |text: &str| timeout(&|_| Some(text.to_string()));
+        assert_eq!(read("2.5").unwrap(), Some(Duration::from_millis(2500)));
+        for bad in ["0", "-1", "nan", "inf", "5s", "1e300"] {
+            let e = read(bad).unwrap_err();
+            assert!(e.to_string().contains("GAGGLE_TIMEOUT"), "{e}");
+        }
+        assert_eq!(timeout(&|_| None).unwrap(), None);
+    }
+}

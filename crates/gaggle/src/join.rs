@@ -1,0 +1,303 @@
+//! Becoming a rank of a job that somebody else has started.
+
+use crate::{
+    EngineConfig,
+    env::{self, LOOKED_FOR, Meeting, Member, Place, SecretSource},
+    local,
+    secret::{self, PrivateFile},
+};
+use gaggle_core::{Cause, Error, Group, Rank, SystemClock};
+use gaggle_engine::Engine;
+use gaggle_transport::{
+    auth::{Credentials, Secret},
+    control::TcpControl,
+    rendezvous::Rendezvous,
+    store::{StoreClient, StoreConfig, StoreServer},
+    tcp::{TcpConfig, TcpTransport},
+};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    ops::Deref,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Becomes a rank of the job that the environment describes.
+///
+/// - Under `gaggle run`: `RANK`, `WORLD_SIZE`, `GAGGLE_STORE`, `GAGGLE_SECRET`, `GAGGLE_JOB`. The ranks meet in the launcher's store; when the launcher dies, this process ends.
+/// - Under torchrun and whatever sets its variables: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. Rank 0 serves the store on `GAGGLE_PORT`, by default `MASTER_PORT` + 1, since torchrun's agent listens on `MASTER_PORT` itself. On one host (`LOCAL_WORLD_SIZE` equals `WORLD_SIZE`, or `MASTER_ADDR` is loopback) the secret goes through a file that only this user can read; several hosts need the same `GAGGLE_SECRET` or `GAGGLE_SECRET_FILE` on all, or `GAGGLE_INSECURE=1`.
+/// - With none of `RANK` and `WORLD_SIZE`: a world of one, and a line on standard error that says so.
+///
+/// `GAGGLE_TIMEOUT`, in seconds, is the deadline of the meeting and of every operation that names none; 300 by default.
+///
+/// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
+///
+/// # Errors
+/// A variable makes no sense: [`Cause::Invalid`] names it. The store does not answer: [`Cause::Store`]. Ranks are missing: [`Cause::Rendezvous`] names them.
+pub fn join() -> Result<Job, Error> {
+    join_with(EngineConfig::default())
+}
+
+/// As [`join`], with settings of the engine; `GAGGLE_TIMEOUT` still wins.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
+    gaggle_launch::lifeline::watch();
+    let var = |name: &str| std::env::var(name).ok();
+    let config = match env::timeout(&var)? {
+        Some(timeout) => config.with_timeout(timeout),
+        None => config,
+    };
+    match env::place(&var)? {
+        Place::Alone => {
+            eprintln!(
+                "gaggle: {LOOKED_FOR} are not set, so this is a world of one; start several ranks with `gaggle run -n 4 -- PROGRAM`"
+            );
+            let engine = local::alone(config)?;
+            Ok(Job {
+                group: engine.group(),
+                engine: Some(engine),
+                store: None,
+                host: None,
+                linger: Duration::ZERO,
+            })
+        }
+        Place::Member(member) => meet(&member, config),
+    }
+}
+
+/// This process's membership of a job: derefs to the [`Group`] of all ranks.
+///
+/// Dropping it leaves politely: peers see that this rank has left, and a rank that serves the store stays until all others have left too, at most for the deadline of the job.
+/// When it is dropped by a panic it says no goodbye, so that peers report this rank as lost once its process ends.
+#[must_use = "the rank leaves the job when this is dropped"]
+pub struct Job {
+    group: Group,
+    engine: Option<Engine>,
+    store: Option<StoreClient>,
+    host: Option<StoreServer>,
+    linger: Duration,
+}
+
+impl Job {
+    /// The group of all ranks.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Leaves now. The same as dropping it, at a place that one can see.
+    pub fn leave(self) {}
+}
+
+impl Deref for Job {
+    type Target = Group;
+    fn deref(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job")
+            .field("group", &self.group)
+            .field("serves_store", &self.host.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Sockets close with the process; saying goodbye would call a crash a departure.
+            std::mem::forget(self.engine.take());
+            std::mem::forget(self.store.take());
+            std::mem::forget(self.host.take());
+            return;
+        }
+        drop(self.engine.take());
+        if let Some(store) = self.store.take()
+            && let Err(e) = store.goodbye()
+        {
+            tracing::debug!("the store did not hear the goodbye: {e}");
+        }
+        if let Some(host) = self.host.take() {
+            let world = u32::try_from(self.group.size()).unwrap_or(u32::MAX);
+            let present = host.linger(world, self.linger);
+            if !present.is_empty() {
+                tracing::warn!(
+                    "the store closes while {} have not left",
+                    gaggle_core::name_ranks(&present)
+                );
+            }
+        }
+    }
+}
+
+fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
+    let deadline = Instant::now() + config.timeout;
+    let linger = config.timeout;
+    let hosts = member.rank == Rank(0);
+    // The file stays until all have met: its guard lives to the end of this function.
+    let mut private = None;
+    let given = match &member.secret {
+        SecretSource::Hex(text) => Some(secret::from_hex("GAGGLE_SECRET", text)?),
+        SecretSource::File(path) => Some(secret::from_file(Path::new(path))?),
+        SecretSource::Insecure => {
+            tracing::warn!("GAGGLE_INSECURE=1: whoever reaches the ports can join the job");
+            Some(secret::known_to_all())
+        }
+        SecretSource::Private(name) if hosts => {
+            let file = PrivateFile::create(secret::private_path(name))?;
+            let secret = file.secret.clone();
+            private = Some(file);
+            Some(secret)
+        }
+        SecretSource::Private(_) => None,
+    };
+    let host = match (&member.meeting, &given) {
+        (
+            Meeting::Served {
+                host,
+                port,
+                one_host,
+            },
+            Some(secret),
+        ) if hosts => Some(serve(member, host, *port, *one_host, secret)?),
+        _ => None,
+    };
+    let (store, creds) = match (given, &member.secret) {
+        (None, SecretSource::Private(name)) => {
+            find_store(member, &secret::private_path(name), deadline)?
+        }
+        (secret, _) => {
+            let secret = secret.ok_or_else(|| Error::internal("a job without a secret"))?;
+            let creds = credentials(member, secret);
+            let addr = member.meeting.addr();
+            let store = StoreClient::connect(addr, &creds, member.rank, left(deadline))?;
+            (store, creds)
+        }
+    };
+    let engine = connect(member, &store, &creds, config, deadline)?;
+    drop(private);
+    Ok(Job {
+        group: engine.group(),
+        engine: Some(engine),
+        store: Some(store),
+        host,
+        linger,
+    })
+}
+
+fn credentials(member: &Member, secret: Secret) -> Credentials {
+    Credentials {
+        job: member.job.clone(),
+        epoch: member.epoch,
+        secret,
+    }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// Rank 0 under a foreign launcher.
+fn serve(
+    member: &Member,
+    host: &str,
+    port: u16,
+    one_host: bool,
+    secret: &Secret,
+) -> Result<StoreServer, Error> {
+    let listener = if one_host {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+    } else {
+        // Peers may reach this host by any of its addresses, whatever MASTER_ADDR is called here.
+        TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+    };
+    listener
+        .and_then(|listener| {
+            StoreServer::from_listener(
+                listener,
+                &credentials(member, secret.clone()),
+                StoreConfig::new(member.world),
+            )
+        })
+        .map_err(|e| {
+            Cause::Store {
+                addr: format!("{host}:{port}"),
+                what: format!(
+                    "rank 0 cannot serve it: {e}; set GAGGLE_PORT to a free port on all ranks"
+                ),
+            }
+            .into()
+        })
+}
+
+/// Reads rank 0's secret and connects; both again until the deadline, since what lies there at first may be an earlier job's.
+fn find_store(
+    member: &Member,
+    path: &Path,
+    deadline: Instant,
+) -> Result<(StoreClient, Credentials), Error> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    const ATTEMPT: Duration = Duration::from_millis(500);
+    loop {
+        let why = match secret::read_private(path) {
+            Ok(secret) => {
+                let creds = credentials(member, secret);
+                let limit = left(deadline).min(ATTEMPT);
+                match StoreClient::connect(member.meeting.addr(), &creds, member.rank, limit) {
+                    Ok(store) => return Ok((store, creds)),
+                    Err(e) => e,
+                }
+            }
+            Err(what) => Error::invalid(
+                "join",
+                format!(
+                    "rank 0's secret is not in {}: {what}; set GAGGLE_SECRET if the ranks do not share that directory",
+                    path.display()
+                ),
+            ),
+        };
+        if left(deadline).is_zero() {
+            return Err(why);
+        }
+        thread::sleep(PAUSE.min(left(deadline)));
+    }
+}
+
+fn connect(
+    member: &Member,
+    store: &StoreClient,
+    creds: &Credentials,
+    config: EngineConfig,
+    deadline: Instant,
+) -> Result<Engine, Error> {
+    if member.world == 1 {
+        return local::alone(config);
+    }
+    let mesh =
+        Rendezvous::over(store, member.rank, member.world, creds, left(deadline)).connect()?;
+    let failed = |what: &str, e: std::io::Error| -> Error {
+        Cause::Rendezvous {
+            rank: member.rank,
+            world: member.world,
+            what: format!("{what}: {e}"),
+        }
+        .into()
+    };
+    let link = TcpTransport::new(member.rank, mesh.data, TcpConfig::default())
+        .map_err(|e| failed("the data links", e))?;
+    let control = TcpControl::new(member.rank, member.world, mesh.control)
+        .map_err(|e| failed("the control plane", e))?;
+    Engine::new(
+        vec![Box::new(link)],
+        Box::new(control),
+        Arc::new(SystemClock::new()),
+        config,
+    )
+}

@@ -1,0 +1,6 @@
+//! The facade: ranks as threads, and the README held against the examples.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod local;
+mod readme;
