@@ -3,6 +3,9 @@
 use crate::ranks::{BACKENDS, Numbers, WORLDS, run};
 use gaggle_core::{At, Codec, Exchange, Form, Mixer, Rank, Round, Topology, With};
 use gaggle_ddp::NeighbourMixer;
+use gaggle_optim::{Decentralised, RuleConfig, rule_by_name, testing::DenseMixer};
+use gaggle_topology::by_name;
+use std::sync::Arc;
 
 /// Rank r averages with r − 2^(t mod τ), half and half: the one-peer exponential graph, written out here so that the test depends on no other crate's.
 struct OnePeer(usize);
@@ -133,4 +136,80 @@ fn calls_out_of_order_are_refused() {
     assert!(mixer.start(&x, 1).is_err());
     mixer.finish(0).unwrap();
     assert_eq!(mixer.mean(0).values, [3.0, 3.0]);
+}
+
+const DIM: usize = 3;
+const STEPS: u64 = 40;
+
+/// f(x) = Σᵢ aᵢ(xᵢ − cᵢ)²/2 with other a and c on every rank.
+fn gradient(rank: usize, x: &[f64]) -> Vec<f64> {
+    x.iter()
+        .enumerate()
+        .map(|(i, x)| (1.0 + 0.1 * i as f64) * (x - (rank * DIM + i) as f64))
+        .collect()
+}
+
+/// All ranks in one thread, phase by phase, on the dense matrix.
+fn dense(rule: &str, topology: &str, n: usize) -> Vec<Vec<f64>> {
+    let mut drivers: Vec<_> = DenseMixer::of(Arc::from(by_name(topology, n).unwrap()))
+        .into_iter()
+        .map(|mixer| {
+            let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+            Decentralised::new(rule, Box::new(mixer), DIM)
+        })
+        .collect();
+    let mut x = vec![vec![0.0; DIM]; n];
+    for _ in 0..STEPS {
+        let mut g = vec![vec![]; n];
+        for at in [At::BeforeForward, At::AfterGradient] {
+            if at == At::AfterGradient {
+                g = (0..n).map(|r| gradient(r, &x[r])).collect();
+            }
+            for r in 0..n {
+                drivers[r].begin(at, 0.05, &mut x[r], &g[r]).unwrap();
+            }
+            for r in 0..n {
+                drivers[r].end(at, &mut x[r], &g[r]).unwrap();
+            }
+        }
+    }
+    x
+}
+
+#[test]
+fn rules_over_the_group_equal_the_dense_computation() {
+    for backend in BACKENDS {
+        for n in WORLDS {
+            for (rule, topology) in [
+                ("dmsgd", "one-peer-exp"),
+                ("dmsgd", "ring"),
+                ("dmsgd-awc", "static-exp"),
+                ("qg-dmsgd", "one-peer-exp"),
+                ("allreduce-msgd", "ring"),
+            ] {
+                let want = dense(rule, topology, n as usize);
+                let got = run(backend, n, |group| {
+                    let rank = group.rank().idx();
+                    let graph = by_name(topology, n as usize).unwrap();
+                    let mixer = NeighbourMixer::<f64>::new(group, graph).unwrap();
+                    let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+                    let mut driver = Decentralised::new(rule, Box::new(mixer), DIM);
+                    let mut x = vec![0.0; DIM];
+                    for _ in 0..STEPS {
+                        driver.before_forward(0.05, &mut x).unwrap();
+                        let g = gradient(rank, &x);
+                        driver.step(0.05, &mut x, &g).unwrap();
+                    }
+                    x
+                });
+                for (got, want) in got.concat().iter().zip(want.concat()) {
+                    // |x| is below 50 and rounding errors contract with the iteration.
+                    assert!(
+                        (got - want).abs() < 1e-11,
+                        "{backend:?} {rule} on {topology} of {n}: {got} for {want}"
+                    );
+                }
+            }
+        }
+    }
 }
