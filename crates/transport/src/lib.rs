@@ -9,6 +9,8 @@ mod pieces;
 pub mod rendezvous;
 pub mod sim;
 mod slab;
+#[cfg(unix)]
 pub mod sockopt;
 pub mod store;
+#[cfg(unix)]
 pub mod tcp;

@@ -88,7 +88,7 @@ fn step(world: &[Box<dyn Transport>], sinks: &mut [Count], step: u64) -> u64 {
         tag,
     };
     let post = |me: usize, dir: Dir, op: u64, tag: u32, bytes: usize| {
-        let lend = dir == Dir::Send && tag % 2 == 0 && world[me].wants_loans();
+        let lend = dir == Dir::Send && tag.is_multiple_of(2) && world[me].wants_loans();
         // SAFETY: the memory is a static that nobody writes.
         let loan =
             lend.then(|| unsafe { Loan::new(NonNull::from(&MEMORY[..bytes]).cast(), bytes) });
@@ -128,11 +128,11 @@ fn step(world: &[Box<dyn Transport>], sinks: &mut [Count], step: u64) -> u64 {
         panic!("no end");
     };
     drive(sinks, 2 * 7);
-    for me in 0..2 {
+    for (me, t) in world.iter().enumerate() {
         for tag in [4, 5] {
             post(me, Dir::Recv, 0, tag, lengths[tag as usize]);
         }
-        world[me].forget(key(1, 0).op);
+        t.forget(key(1, 0).op);
     }
     drive(sinks, 2 * (7 + 6));
     for t in world {

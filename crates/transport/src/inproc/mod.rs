@@ -535,18 +535,4 @@ impl Drop for InprocTransport {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::contract::{self, Tier};
-
-    #[test]
-    fn keeps_the_contract() {
-        let mut make = |n| -> Vec<Box<dyn Transport>> {
-            world(n)
-                .into_iter()
-                .map(|t| Box::new(t) as Box<dyn Transport>)
-                .collect()
-        };
-        contract::run(&mut make, Tier::IN_PROCESS);
-    }
-}
+mod tests;

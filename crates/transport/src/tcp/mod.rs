@@ -5,6 +5,8 @@
 //! What has come is shown to the sink in the input buffer; what leaves is filled by the sink into the output buffer, behind its header, and goes out with it in one write.
 //! A sink that leaves bytes unconsumed stalls its link's reading until it takes them: nothing is set aside beyond the credit.
 //!
+//! Leaving flushes what has been framed and finishes begun messages as aborted: the bytes of a send that has not begun are still the sink's, and there is none.
+//!
 //! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
 
 mod link;
@@ -442,7 +444,11 @@ impl Transport for TcpTransport {
         loop {
             let mut under_way = false;
             for link in run.io.links.iter_mut().filter(|l| !l.closed) {
-                while matches!(io::Read::read(&mut link.stream, &mut scrap), Ok(n) if n > 0) {}
+                for _ in 0..64 {
+                    if !matches!(io::Read::read(&mut link.stream, &mut scrap), Ok(n) if n > 0) {
+                        break;
+                    }
+                }
                 under_way |= sockopt::unacknowledged(link.stream.as_fd()) > 0;
             }
             let left = deadline.saturating_duration_since(Instant::now());
