@@ -88,7 +88,9 @@ fn all_meet_in_worlds_of_every_size() {
         let ranks: Vec<u32> = (0..world).collect();
         let meshes = joined(s.addr(), &ranks, world, LONG);
         check(meshes.into_iter().map(Result::unwrap).collect());
-        assert_eq!(s.joined().len(), world as usize);
+        // Their clients have ended, and the server has seen all of them.
+        assert_eq!(s.linger(world, LONG), []);
+        assert_eq!(s.roster().vanished.len(), world as usize);
     }
 }
 

@@ -153,9 +153,12 @@ impl StoreClient {
             id
         };
         if let Err(e) = self.send(&request.encode(id), deadline) {
-            let what = format!("could not send it a request: {e}");
             let mut state = self.state.lock();
             state.open.remove(&id);
+            let heard = state.last_heard.elapsed();
+            let what = format!(
+                "lost it: a request could not be sent ({e}); last heard of it {heard:.1?} ago"
+            );
             state.dead.get_or_insert_with(|| what.clone());
             drop(state);
             self.news.notify_all();

@@ -237,7 +237,6 @@ struct Service {
 impl Service {
     fn run(mut self) {
         let mut events = Events::with_capacity(256);
-        let mut guests = Vec::new();
         let mut again = Vec::new();
         loop {
             let timeout = if again.is_empty() {
@@ -262,33 +261,37 @@ impl Service {
             }
             let turn: Vec<Token> = std::mem::take(&mut again);
             for token in turn.into_iter().chain(events.iter().map(|e| e.token())) {
-                if self.clients.contains_key(&token) {
-                    if self.serve(token) {
-                        again.push(token);
-                    }
-                } else {
-                    let (config, open) = (&self.config, self.clients.len());
-                    let mut admit = |claim| admit(config, open, claim);
-                    self.gate
-                        .ready(self.poll.registry(), token, &mut admit, &mut guests);
+                if !self.clients.contains_key(&token) {
+                    again.extend(self.shake_hands(Some(token)));
+                } else if self.serve(token) {
+                    again.push(token);
                 }
             }
-            let now = Instant::now();
-            let (config, open) = (&self.config, self.clients.len());
-            self.gate.expire(
-                self.poll.registry(),
-                now,
-                &mut |claim| admit(config, open, claim),
-                &mut guests,
-            );
+            again.extend(self.shake_hands(None));
             let mut out = Vec::new();
-            self.table.expire(now, &mut out);
+            self.table.expire(Instant::now(), &mut out);
             self.deliver(out);
-            for guest in guests.drain(..) {
-                again.push(guest.token);
-                self.welcome(guest);
-            }
         }
+    }
+
+    /// Goes on with the handshake on `token`, or ends those whose time is over. Returns who has become a client: it is one before anything else happens.
+    fn shake_hands(&mut self, token: Option<Token>) -> Vec<Token> {
+        let mut guests = Vec::new();
+        let (config, mut open) = (&self.config, self.clients.len());
+        // Several may be admitted before the first of them is welcomed.
+        let mut admit = |claim| admit(config, open, claim).inspect(|()| open += 1);
+        let registry = self.poll.registry();
+        match token {
+            Some(token) => self.gate.ready(registry, token, &mut admit, &mut guests),
+            None => self
+                .gate
+                .expire(registry, Instant::now(), &mut admit, &mut guests),
+        }
+        let tokens = guests.iter().map(|g| g.token).collect();
+        for guest in guests {
+            self.welcome(guest);
+        }
+        tokens
     }
 
     fn welcome(&mut self, guest: Guest) {
