@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Real processes and real faults: what the tests in `tests/` share.
+
+pub mod process;

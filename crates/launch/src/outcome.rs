@@ -69,6 +69,8 @@ pub struct FirstCause {
     pub after: Duration,
     /// Whether it had come to the rendezvous; `None` where the caller gave no way to tell.
     pub joined: Option<bool>,
+    /// Ranks for which others had waited when they ended well, without joining.
+    pub absent: Vec<Rank>,
     /// The end of what it wrote to stderr, as far as that came through the launcher; not UTF-8 is replaced.
     pub last_lines: Vec<String>,
 }
@@ -127,6 +129,13 @@ impl fmt::Display for Outcome {
             if cause.joined == Some(false) {
                 write!(f, ", before it joined (it never called gaggle::join)")?;
             }
+            if !cause.absent.is_empty() {
+                write!(
+                    f,
+                    "; before that {} had ended without joining (never called gaggle::join)",
+                    name_ranks(&cause.absent)
+                )?;
+            }
             writeln!(f)?;
         } else if let Some(signal) = self.stopped_by {
             writeln!(
@@ -153,6 +162,7 @@ mod tests {
                 how: How::Code(3),
                 after: Duration::from_millis(1040),
                 joined: Some(false),
+                absent: vec![],
                 last_lines: vec!["boom".into()],
             }),
             stopped_by: None,

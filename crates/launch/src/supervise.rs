@@ -63,6 +63,8 @@ struct Member {
     tail: Arc<Tail>,
     /// It ended well without having joined, and nobody was told yet.
     absent: bool,
+    /// And now they were.
+    told_absent: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -158,6 +160,7 @@ impl<'a> Flock<'a> {
             how: None,
             tail: Arc::default(),
             absent: false,
+            told_absent: false,
             threads: Vec::new(),
         });
         // From here on `self` ends the process, whatever fails.
@@ -376,8 +379,9 @@ impl<'a> Flock<'a> {
             "{} ended with exit code 0 without joining (never called gaggle::join); the others wait in vain",
             name_ranks(&absent)
         ));
-        for member in &mut self.members {
+        for member in self.members.iter_mut().filter(|m| m.absent) {
             member.absent = false;
+            member.told_absent = true;
         }
     }
 
@@ -387,6 +391,11 @@ impl<'a> Flock<'a> {
             how,
             after,
             joined: self.has_joined(rank),
+            absent: (0..)
+                .zip(&self.members)
+                .filter(|(_, m)| m.told_absent)
+                .map(|(rank, _)| Rank(rank))
+                .collect(),
             last_lines: self.members[rank.idx()].tail.lines(),
         });
         let ended = (0..).zip(&self.members).map(|(rank, m)| Ended {

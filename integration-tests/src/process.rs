@@ -1,0 +1,233 @@
+//! Programs of the workspace as processes: found, started, watched, and none left behind.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// No wait in these tests is longer. Reaching it is a failure; it says nothing of how fast things are.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Carried by every process of one [`Running`], so that what is left of it can be found.
+const MARK: &str = "GAGGLE_TEST_MARK";
+
+/// A program of the workspace, in the profile that the tests were built in.
+///
+/// # Panics
+/// It was not built: `cargo xtask test` builds all programs first.
+pub fn program(name: &str) -> PathBuf {
+    let here = std::env::current_exe().unwrap_or_default();
+    let folder = here
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or(Path::new("."));
+    let path = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    assert!(
+        path.is_file(),
+        "{} is not there; `cargo build --workspace --bins` builds it, `cargo xtask test` does so by itself",
+        path.display()
+    );
+    path
+}
+
+/// `gaggle run -n RANKS -- PROGRAM ARGS`.
+pub fn gaggle_run(ranks: u32, command: &[&str]) -> Command {
+    let mut gaggle = Command::new(program("gaggle"));
+    gaggle
+        .args(["run", "-n", &ranks.to_string(), "--"])
+        .args(command);
+    gaggle
+}
+
+/// How a program ended, and what it had printed.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its status; [`ExitStatus::code`] is the exit code.
+    pub status: ExitStatus,
+    /// All of stdout.
+    pub out: String,
+    /// All of stderr.
+    pub err: String,
+}
+
+impl Ended {
+    /// The exit code.
+    ///
+    /// # Panics
+    /// A signal ended it.
+    pub fn code(&self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| panic!("no exit code: {self:#?}"))
+    }
+}
+
+/// A started program with everything that it starts. Dropping it kills the program.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    mark: String,
+    streams: Option<[JoinHandle<String>; 2]>,
+}
+
+impl Running {
+    /// Starts it with empty stdin, reading both streams.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    pub fn start(mut command: Command) -> Running {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: only the numbers must differ, they order nothing.
+        let mark = format!(
+            "{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        command
+            .env(MARK, &mark)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let streams = [read(child.stdout.take()), read(child.stderr.take())];
+        Running {
+            child,
+            mark,
+            streams: Some(streams),
+        }
+    }
+
+    /// The program's own process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends the program a signal, by name: `KILL`, `INT`, `STOP`.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Its processes that live: the program, and whatever it has started, in whatever group.
+    pub fn alive(&self) -> Vec<u32> {
+        let mark = format!("{MARK}={}", self.mark);
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment
+                .split(|&b| b == 0)
+                .any(|variable| variable == mark.as_bytes())
+        };
+        pids.filter(marked).filter(|&pid| lives(pid)).collect()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// It does not come within [`PATIENCE`].
+    pub fn wait(mut self) -> Ended {
+        let mut status = None;
+        until("the program ends", || {
+            status = self
+                .child
+                .try_wait()
+                .unwrap_or_else(|e| panic!("cannot wait: {e}"));
+            status.is_some()
+        });
+        self.finish(status)
+    }
+
+    /// Waits for the end of the program and of everything it has started.
+    ///
+    /// # Panics
+    /// As [`wait`](Running::wait); something is left.
+    pub fn wait_for_all(mut self) -> Ended {
+        let mut status = None;
+        until("the program ends", || {
+            status = self
+                .child
+                .try_wait()
+                .unwrap_or_else(|e| panic!("cannot wait: {e}"));
+            status.is_some()
+        });
+        until("nothing is left of it", || self.alive().is_empty());
+        self.finish(status)
+    }
+
+    fn finish(&mut self, status: Option<ExitStatus>) -> Ended {
+        let text = self.streams.take().map(|streams| {
+            streams.map(|stream| {
+                stream
+                    .join()
+                    .unwrap_or_else(|_| panic!("a stream's reader panicked"))
+            })
+        });
+        match (status, text) {
+            (Some(status), Some([out, err])) => Ended { status, out, err },
+            _ => panic!("waited twice"),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // What it has started is its own duty; that is what these tests are about.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What came before an error is still worth reading.
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Sends a signal, by name, through the system's own `kill`.
+///
+/// # Panics
+/// There is no such process.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([format!("-{name}"), pid.to_string()])
+        .status();
+    assert!(
+        status.is_ok_and(|s| s.success()),
+        "cannot send {name} to {pid}"
+    );
+}
+
+/// Whether the process exists and is not merely waiting for its parent to take note.
+pub fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Waits until it is so.
+///
+/// # Panics
+/// Not within [`PATIENCE`].
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "gave up waiting until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
