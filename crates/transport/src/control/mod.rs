@@ -8,7 +8,8 @@
 //!   Messages of an origin that dies may reach some ranks and not others.
 //! - `lost` and `left` are facts about a rank that are true for ever: each rank reports one of them once per rank, whichever comes first.
 //!   A rank that others have declared lost hears of it as well (`lost` with its own number) if its connections still work, and is deaf and dumb afterwards.
-//! - Memory is bounded: a neighbour that leaves [`BACKLOG_MAX`] bytes of control messages unread is declared lost.
+//! - Memory is bounded: a neighbour that leaves [`BACKLOG_MAX`] bytes of control messages unread is declared lost; so is one whose host is unreachable, or whose full socket buffer stays full, for about ten seconds.
+//!   A rank that is merely stopped or slow is not lost: too little is said here to fill its buffers.
 //!
 //! The graph stays connected through any single failure from 4 ranks on, and through more the larger it is; up to 5 ranks, and for 7, everybody is everybody's neighbour.
 //! When so many ranks have gone that the living are not connected any more, control messages do not cross the gap; the data links still tell each side who is down.
