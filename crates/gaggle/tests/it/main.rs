@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
+mod join;
 mod local;
 mod readme;

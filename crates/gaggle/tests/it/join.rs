@@ -1,0 +1,332 @@
+//! Ranks as processes, without a launcher of ours: this test program starts itself once per rank, with a launcher's variables.
+
+use gaggle::{
+    Cause, Error, Job, Mean, Rank,
+    ddp::{NeighbourMixer, digest},
+    optim::{Decentralised, RuleConfig, rule_by_name},
+    topology::by_name,
+    transport::{
+        auth::{Credentials, Secret},
+        store::{StoreConfig, StoreServer},
+    },
+};
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+/// What a rank of [`child`] does.
+const ROLE: &str = "GAGGLE_TEST_ROLE";
+/// Begins the line that a rank answers with; the rest of its output is the test harness's.
+const ANSWER: &str = "ANSWER ";
+/// No wait is longer, so that a failure ends too.
+const TIMEOUT: &str = "30";
+
+/// Not a test of its own: the body of a rank, where the parent asks for one.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let answer = match gaggle::join() {
+        Ok(job) => act(&role, job),
+        Err(e) => format!("refused: {e}"),
+    };
+    println!("\n{ANSWER}{answer}");
+}
+
+fn act(role: &str, job: Job) -> String {
+    let blame = |e: &Error| format!("{} {:?}: {e}", kind(e), e.culprits());
+    match role {
+        "train" => train(&job).unwrap_or_else(|e| e.to_string()),
+        "size" => format!("{} of {}", job.rank().0, job.size()),
+        "crash" => {
+            job.barrier().unwrap();
+            if job.rank() == Rank(1) {
+                std::process::abort();
+            }
+            let e = job.all_reduce(&mut [1.0f32], Mean).unwrap_err();
+            blame(&e)
+        }
+        // Rank 0 serves the store and is done first.
+        "early" => {
+            if job.rank() != Rank(0) {
+                let e = job.barrier().unwrap_err();
+                return blame(&e);
+            }
+            job.leave();
+            "gone".into()
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn kind(e: &Error) -> &'static str {
+    match e.cause() {
+        Cause::PeerLost { .. } => "lost",
+        Cause::PeerLeft { .. } => "left",
+        _ => "other",
+    }
+}
+
+/// 50 steps of DmSGD on 1000 numbers; the answer is the digest of the outcome.
+fn train(group: &gaggle::Group) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    const DIM: usize = 1000;
+    let graph = by_name("one-peer-exp", group.size())?;
+    let mixer = NeighbourMixer::<f32>::new(group.clone(), graph)?;
+    let rule = rule_by_name("dmsgd", &RuleConfig::default())?;
+    let mut driver = Decentralised::new(rule, Box::new(mixer), DIM);
+    let mut x = vec![0.0f32; DIM];
+    for _ in 0..50 {
+        let target = |i: usize| (i * (group.rank().idx() + 1)) as f32 / DIM as f32;
+        let g: Vec<f32> = x.iter().enumerate().map(|(i, x)| x - target(i)).collect();
+        driver.step(0.05, &mut x, &g)?;
+    }
+    Ok(digest(&x).to_string())
+}
+
+/// Ranks that are killed with the test.
+struct Ranks(Vec<Child>);
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may be over already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Ranks {
+    /// Ranks `which`, with `vars` on top of an environment that says nothing.
+    fn start(role: &str, which: impl IntoIterator<Item = u32>, vars: &[(&str, String)]) -> Ranks {
+        let start = |rank: u32| {
+            let mut c = this_program();
+            c.env(ROLE, role)
+                .env("RANK", rank.to_string())
+                .env("GAGGLE_TIMEOUT", TIMEOUT)
+                .envs(vars.iter().map(|(k, v)| (*k, v)));
+            c.spawn().unwrap()
+        };
+        Ranks(which.into_iter().map(start).collect())
+    }
+
+    /// Their answers; a rank that gave none answers with an empty string.
+    fn answers(mut self) -> Vec<String> {
+        self.0.iter_mut().map(answer).collect()
+    }
+}
+
+fn this_program() -> Command {
+    let mut c = Command::new(std::env::current_exe().unwrap());
+    c.args(["join::child", "--exact", "--nocapture"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    for var in [
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "GAGGLE_STORE",
+        "GAGGLE_SECRET",
+        "GAGGLE_JOB",
+        "GAGGLE_PORT",
+    ] {
+        c.env_remove(var);
+    }
+    c
+}
+
+fn answer(child: &mut Child) -> String {
+    let mut out = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut out)
+        .unwrap();
+    child.wait().unwrap();
+    answers_in(&out).pop().unwrap_or_default()
+}
+
+fn answers_in(out: &str) -> Vec<String> {
+    out.lines()
+        .filter_map(|l| Some(l.split_once(ANSWER)?.1.to_owned()))
+        .collect()
+}
+
+/// A port that nobody has at this moment.
+fn free_port() -> String {
+    let l = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    l.local_addr().unwrap().port().to_string()
+}
+
+/// What torchrun says on one host.
+fn torch(n: u32) -> Vec<(&'static str, String)> {
+    vec![
+        ("WORLD_SIZE", n.to_string()),
+        ("LOCAL_WORLD_SIZE", n.to_string()),
+        ("MASTER_ADDR", "localhost".into()),
+        ("MASTER_PORT", "29500".into()),
+        ("GAGGLE_PORT", free_port()),
+    ]
+}
+
+/// A store of ours and what `gaggle run` says.
+fn launched(n: u32) -> (StoreServer, Vec<(&'static str, String)>) {
+    let creds = Credentials {
+        job: "test".into(),
+        epoch: 0,
+        secret: Secret::random().unwrap(),
+    };
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let store = StoreServer::bind(any, &creds, StoreConfig::new(n)).unwrap();
+    let vars = vec![
+        ("WORLD_SIZE", n.to_string()),
+        ("GAGGLE_STORE", store.addr().to_string()),
+        ("GAGGLE_SECRET", creds.secret.to_hex()),
+        ("GAGGLE_JOB", creds.job.clone()),
+    ];
+    (store, vars)
+}
+
+fn as_threads(n: u32) -> Vec<String> {
+    gaggle::local(n as usize, |group| train(&group).unwrap()).unwrap()
+}
+
+#[test]
+fn processes_meet_as_under_torchrun_and_compute_the_same_bits_as_threads() {
+    for n in [1, 2, 3, 5] {
+        let got = Ranks::start("train", 0..n, &torch(n)).answers();
+        assert_eq!(got, as_threads(n), "world {n}");
+    }
+}
+
+#[test]
+fn processes_meet_in_a_launchers_store_and_compute_the_same_bits_as_threads() {
+    for n in [1, 7, 8] {
+        let (store, vars) = launched(n);
+        let got = Ranks::start("train", 0..n, &vars).answers();
+        assert_eq!(got, as_threads(n), "world {n}");
+        let roster = store.roster();
+        assert_eq!(roster.left.len(), n as usize, "{roster:?}");
+    }
+}
+
+#[test]
+fn a_process_alone_is_a_world_of_one() {
+    let mut c = this_program();
+    c.env(ROLE, "size")
+        .env_remove("RANK")
+        .stderr(Stdio::piped());
+    let mut child = c.spawn().unwrap();
+    let mut err = String::new();
+    assert_eq!(answer(&mut child), "0 of 1");
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut err)
+        .unwrap();
+    let said: Vec<&str> = err.lines().filter(|l| l.contains("gaggle: ")).collect();
+    assert_eq!(said.len(), 1, "{err}");
+    assert!(said[0].contains("RANK and WORLD_SIZE"), "{err}");
+}
+
+#[test]
+fn a_missing_rank_is_named_within_the_deadline() {
+    let (_store, mut vars) = launched(3);
+    vars.push(("GAGGLE_TIMEOUT", "1".into()));
+    for got in Ranks::start("size", [0, 2], &vars).answers() {
+        assert!(got.starts_with("refused: rendezvous of rank"), "{got}");
+        assert!(got.contains("rank 1"), "{got}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_refused_at_once() {
+    let (store, mut vars) = launched(2);
+    vars[2].1 = Secret::random().unwrap().to_hex();
+    let got = Ranks::start("size", [0], &vars).answers();
+    assert!(got[0].starts_with("refused: store at "), "{}", got[0]);
+    assert!(!got[0].contains(&vars[2].1), "{}", got[0]);
+    assert_eq!(store.joined(), []);
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut vars = torch(2);
+    vars[4].1 = taken.local_addr().unwrap().port().to_string();
+    let got = Ranks::start("size", [0], &vars).answers();
+    assert!(got[0].contains("GAGGLE_PORT"), "{}", got[0]);
+}
+
+#[test]
+fn a_crashed_process_is_lost_to_the_others() {
+    let got = Ranks::start("crash", 0..3, &torch(3)).answers();
+    assert_eq!(got[1], "");
+    // The other survivor may have left by the time a rank looks; the first to notice has the cause.
+    assert!(
+        [&got[0], &got[2]]
+            .iter()
+            .any(|a| a.starts_with("lost [Rank(1)]")),
+        "{got:?}"
+    );
+    for a in [&got[0], &got[2]] {
+        assert!(a.starts_with("lost [") || a.starts_with("left ["), "{a}");
+    }
+}
+
+#[test]
+fn the_rank_that_serves_the_store_may_be_done_first() {
+    let got = Ranks::start("early", 0..3, &torch(3)).answers();
+    assert_eq!(got[0], "gone");
+    for a in &got[1..] {
+        assert!(a.starts_with("left ["), "{a}");
+    }
+}
+
+/// The real one, where it is installed: `cargo xtask install torchrun`.
+#[test]
+fn the_real_torchrun_starts_ranks() {
+    let Some(torchrun) = find_torchrun() else {
+        // Not by `eprintln`, which the harness keeps to itself where a test passes.
+        writeln!(
+            std::io::stderr(),
+            "\nNOT TESTED: torchrun was not found in target/torchrun or PATH; `cargo xtask install torchrun` installs it"
+        )
+        .unwrap();
+        return;
+    };
+    let out = Command::new(torchrun)
+        .args(["--nnodes", "1", "--nproc-per-node", "3", "--no-python"])
+        .args(["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["join::child", "--exact", "--nocapture"])
+        .env(ROLE, "train")
+        .env("GAGGLE_TIMEOUT", TIMEOUT)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let mut got = answers_in(&text);
+    let mut want = as_threads(3);
+    got.sort();
+    want.sort();
+    assert_eq!(got, want, "{text}{}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn find_torchrun() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    // target/PROFILE/deps/this
+    let installed = exe.ancestors().nth(3)?.join("torchrun/bin/torchrun");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(installed)
+        .chain(std::env::split_paths(&path).map(|d| d.join("torchrun")))
+        .find(|p| p.is_file())
+}
