@@ -109,10 +109,11 @@ impl Bell {
 
     #[cfg(unix)]
     fn drain(&self) {
-        if let Some(pipe) = &self.pipe
-            && pipe.set.swap(false, Ordering::SeqCst)
-        {
+        if let Some(pipe) = &self.pipe {
+            // Emptied before the flag is cleared: a poke in between finds the flag set and writes nothing, and the look that follows sees what it was about. The other way round its byte could be taken while the flag stays set over an empty pipe, and no poke would ever wake the thread again.
+            // Read whatever the flag says: a poke may have set it and not yet written.
             let _ = rustix::io::read(&pipe.read, &mut [0u8; 8]);
+            pipe.set.store(false, Ordering::SeqCst);
         }
     }
 
