@@ -80,6 +80,8 @@ fn all_to_all(b: &mut Bench<'_>) {
     const LENGTHS: [usize; 10] = [0, 1, 2, 3, 4, 5, 7, 127, 4099, 70_001];
     for n in [1, 2, 3, 5, 7, 8] {
         let mut net = b.net(n);
+        // A budget says how much, never whether.
+        net.budget = [1 << 20, 1, 5000][n as usize % 3];
         let mut dice = Dice(u64::from(n));
         let mut todo = Vec::new();
         let mut payload = 0;
@@ -161,6 +163,14 @@ fn sips(b: &mut Bench<'_>) {
             // The receiver's unit is its own.
             m.unit = 5;
         }
+        ids.push((1, net.recv(m)));
+    }
+    // Frames that end inside the receiver's units, and messages that end with a unit which was cut.
+    for tag in 10..50 {
+        let mut m = Msg::new(0, 1, tag, 80 * (1 + tag as usize % 3));
+        (m.unit, m.lend) = (5, false);
+        ids.push((0, net.send(m)));
+        m.unit = 16;
         ids.push((1, net.recv(m)));
     }
     net.until_over("sips", &ids);
@@ -392,6 +402,16 @@ fn cancelled_sends(b: &mut Bench<'_>) {
         let s = net.send(m);
         net.cancel(0, s);
         net.fence(0, 1);
+        // Before anything happens, but its receive is known; then the same message again.
+        let mut m = Msg::new(0, 1, 6, large);
+        m.lend = lend;
+        let r = net.recv(m);
+        net.fence(0, 1);
+        let s = net.send(m);
+        net.cancel(0, s);
+        let s = net.send(m);
+        net.until_over("the same message again", &[(0, s), (1, r)]);
+        assert!(net.result(1, r).is_ok());
         // In mid-message, wanted.
         let mut m = Msg::new(0, 1, 2, large);
         m.lend = lend;

@@ -233,3 +233,54 @@ fn a_sleeper_is_woken_by_offers_ends_and_departures() {
     while ranks[1].progress(&mut slow, 1) > 0 {}
     assert_eq!(slow.downs, [Down::Left]);
 }
+
+#[test]
+fn leaving_waits_for_nothing_that_was_cancelled() {
+    let ranks = world(2);
+    let send = ranks[0].post(transfer(Dir::Send, 1, 100)).unwrap();
+    ranks[0].cancel(send);
+    // A send that still counted as owed would make this wait for ever.
+    ranks[0].leave(Duration::from_secs(100_000));
+    let state = ranks[1].home().state.lock();
+    assert_eq!(
+        (state.offers.len(), state.slots.len(), state.keys.len()),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let ranks = world(2);
+    let (inside, _is_inside) = channel();
+    let (may_go, go) = channel();
+    for _ in 0..1000 {
+        may_go.send(()).unwrap();
+    }
+    let mut slow = Slow {
+        inside,
+        go,
+        outside: Arc::default(),
+        ended: Vec::new(),
+        downs: Vec::new(),
+    };
+    for (i, bytes) in [0, 100, 0, 300_000].into_iter().enumerate() {
+        let (s, r) = (transfer(Dir::Send, 1, bytes), transfer(Dir::Recv, 0, bytes));
+        let recv = ranks[1].post(r).unwrap();
+        if i < 2 {
+            ranks[1].cancel(recv);
+        }
+        ranks[0].post(s).unwrap();
+        while ranks[0].progress(&mut slow, 1 << 20) + ranks[1].progress(&mut slow, 1 << 20) > 0 {}
+        ranks[1].forget(s.key.op);
+        while ranks[0].progress(&mut slow, 1 << 20) + ranks[1].progress(&mut slow, 1 << 20) > 0 {}
+    }
+    assert_eq!(slow.ended.len(), 6);
+    for t in &ranks {
+        let s = t.home().state.lock();
+        assert_eq!(
+            (s.offers.len(), s.slots.len(), s.keys.len(), s.owed),
+            (0, 0, 0, 0)
+        );
+        assert!(!s.has_work());
+    }
+}

@@ -26,6 +26,8 @@ pub(super) struct Link {
     pub(super) ending: bool,
     /// The sink has left something in `input`.
     pub(super) stalled: bool,
+    /// Something has been read and not been looked at.
+    pub(super) unparsed: bool,
     /// Why nothing can be written any more; what can be read is read first.
     pub(super) broken: Option<String>,
     pub(super) closed: bool,
@@ -101,6 +103,7 @@ impl Link {
             writable: true,
             ending: false,
             stalled: false,
+            unparsed: false,
             broken: None,
             closed: false,
             frame: None,
@@ -140,6 +143,7 @@ impl Link {
             match self.stream.read(&mut self.input.bytes[self.input.hi..]) {
                 Ok(n) => {
                     self.input.hi += n;
+                    self.unparsed = true;
                     // A short read has emptied the socket; the next arrival will be told.
                     self.readable = n == room || self.ending;
                     return Ok(Some(n));
@@ -189,7 +193,8 @@ impl Link {
         self.frame = None;
         self.input.clear();
         self.output.clear();
-        (self.readable, self.writable, self.stalled) = (false, false, false);
+        (self.readable, self.writable) = (false, false);
+        (self.stalled, self.unparsed) = (false, false);
         // Both can only fail where the socket is already gone.
         let _ = registry.deregister(&mut self.stream);
         let _ = self.stream.shutdown(std::net::Shutdown::Both);

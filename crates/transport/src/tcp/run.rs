@@ -120,7 +120,7 @@ impl Run<'_> {
         let (mut more, mut waiting) = (!st.deliver.is_empty(), !st.stalled_deliver.is_empty());
         for (link, tables) in self.io.links.iter().zip(&st.links) {
             let to_say = !(tables.ready.is_empty() && tables.control.is_empty());
-            more |= link.readable && !link.stalled;
+            more |= (link.readable || link.unparsed) && !link.stalled;
             more |= link.writable && (link.output.len() > 0 || to_say);
             waiting |= link.stalled || !tables.stalled.is_empty();
         }
@@ -280,7 +280,7 @@ impl Run<'_> {
         let mut moved = false;
         while self.tally.left > 0 {
             match self.parse(i) {
-                Ok(Stop::Hungry) => {}
+                Ok(Stop::Hungry) => self.io.links[i].unparsed = false,
                 Ok(Stop::Stalled) => {
                     self.io.links[i].stalled = true;
                     break;

@@ -56,6 +56,8 @@ struct Plain {
     done: Vec<(XferId, Result<(), TransportError>)>,
     downs: Vec<(Rank, Down)>,
     refuse: bool,
+    /// Takes nothing for now.
+    full: bool,
 }
 
 impl Sink for Plain {
@@ -68,7 +70,7 @@ impl Sink for Plain {
     }
     fn incoming(&mut self, _id: XferId, _at: u64, part: &mut dyn Inlet) {
         let n = part.peek().len();
-        part.consume(n);
+        part.consume(if self.full { 0 } else { n });
     }
     fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
         if self.refuse {
@@ -389,4 +391,121 @@ fn random_bytes_end_in_a_typed_reason() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Both ranks until nothing more can happen: every grant has arrived.
+fn settle(world: &[TcpTransport], sinks: &mut [Plain]) {
+    let counts = || {
+        let sum = |f: fn(&LinkStats) -> u64| world.iter().map(|t| f(&t.stats())).sum::<u64>();
+        sum(|s| s.control_sent + s.header_sent) == sum(|s| s.control_received + s.header_received)
+            && sum(|s| s.payload_sent) == sum(|s| s.payload_received)
+            && world
+                .iter()
+                .all(|t| t.state.lock().links.iter().all(|l| l.control.is_empty()))
+    };
+    for _ in 0..10_000_000 {
+        let mut calls = 0;
+        for (t, s) in world.iter().zip(sinks.iter_mut()) {
+            calls += t.progress(s, 1 << 20);
+        }
+        if calls == 0 && counts() {
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let world = mesh(2);
+    let mut sinks = [Plain::default(), Plain::default()];
+    let send = |tag, bytes| world[0].post(transfer(Dir::Send, 1, tag, bytes)).unwrap();
+    let recv = |tag, bytes| world[1].post(transfer(Dir::Recv, 0, tag, bytes)).unwrap();
+    let lengths = [0, 1, 5000, 600_000];
+    for (i, bytes) in lengths.into_iter().enumerate() {
+        let tag = 10 * i as u32;
+        // Refused while nobody has posted it.
+        sinks[1].refuse = true;
+        send(tag, bytes);
+        settle(&world, &mut sinks);
+        sinks[1].refuse = false;
+        // Kept, then forgotten.
+        send(tag + 1, bytes);
+        settle(&world, &mut sinks);
+        world[1].forget(key(0).op);
+        settle(&world, &mut sinks);
+        // Kept, then posted and withdrawn.
+        send(tag + 2, bytes);
+        settle(&world, &mut sinks);
+        world[1].cancel(recv(tag + 2, bytes));
+        settle(&world, &mut sinks);
+        // Withdrawn before it came.
+        let r = recv(tag + 3, bytes);
+        settle(&world, &mut sinks);
+        world[1].cancel(r);
+        send(tag + 3, bytes);
+        settle(&world, &mut sinks);
+        // Another length.
+        recv(tag + 4, bytes + 1);
+        send(tag + 4, bytes);
+        settle(&world, &mut sinks);
+        // Cancelled by the sender, early or in mid-message.
+        let s = send(tag + 5, bytes + 1_000_000);
+        settle(&world, &mut sinks);
+        world[0].cancel(s);
+        settle(&world, &mut sinks);
+        // As it should be.
+        recv(tag + 6, bytes);
+        send(tag + 6, bytes);
+        settle(&world, &mut sinks);
+    }
+    assert_eq!(sinks[0].done.len(), lengths.len() * 6);
+    assert_eq!(sinks[1].done.len(), lengths.len() * 2);
+    for t in &world {
+        let st = t.state.lock();
+        let l = &st.links[0];
+        assert_eq!(st.slots.len(), 0, "transfers");
+        assert_eq!((l.messages.len(), l.keys.len()), (0, 0), "messages");
+        assert_eq!(
+            (l.sends.len(), l.unsettled.len(), l.granted.len()),
+            (0, 0, 0),
+            "sends"
+        );
+        assert_eq!(
+            (l.credit, l.held, l.dropping, l.posted),
+            (EAGER, 0, 0, 0),
+            "credit"
+        );
+        // One grant for each message that began.
+        assert_eq!(l.control.len(), 0);
+    }
+}
+
+#[test]
+fn what_came_whole_before_the_goodbye_is_delivered_after_it() {
+    let world = mesh(2);
+    let mut sinks = [Plain::default(), Plain::default()];
+    world[0].post(transfer(Dir::Send, 1, 1, 5000)).unwrap();
+    settle(&world, &mut sinks);
+    let posted = world[1].post(transfer(Dir::Recv, 0, 1, 5000)).unwrap();
+    let never = world[1].post(transfer(Dir::Recv, 0, 2, 5000)).unwrap();
+    sinks[1].full = true;
+    world[0].leave(Duration::from_secs(20));
+    for _ in 0..10_000_000 {
+        world[1].progress(&mut sinks[1], 1 << 20);
+        if !sinks[1].downs.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(sinks[1].downs, [(Rank(0), Down::Left)]);
+    assert!(
+        matches!(&sinks[1].done[..], [(id, Err(TransportError::Down { how: Down::Left, .. }))] if *id == never)
+    );
+    assert!(
+        matches!(world[1].arm(), Armed::PollAfter(_)),
+        "it is to be offered again"
+    );
+    sinks[1].full = false;
+    world[1].progress(&mut sinks[1], 1 << 20);
+    assert!(matches!(&sinks[1].done[1..], [(id, Ok(()))] if *id == posted));
 }
