@@ -16,23 +16,24 @@
 //!
 //! [`Acceptor`] is the host's side without I/O; [`initiate`] and [`accept`] drive both sides on a blocking socket.
 
+mod blocking;
 pub(crate) mod gate;
+mod secret;
 mod strangers;
 #[cfg(test)]
 mod tests;
 
+pub use blocking::{accept, initiate};
+pub use secret::{Secret, SecretError};
+
 use gaggle_core::Rank;
-use hmac::{Hmac, Mac};
+use hmac::Mac;
 use rand::{TryRngCore, rngs::OsRng};
 use sha2::{Digest, Sha256};
 use std::{
-    fmt,
-    io::{self, Read, Write},
-    net::{Shutdown, TcpStream},
-    str::FromStr,
+    fmt, io,
     time::{Duration, Instant},
 };
-use subtle::ConstantTimeEq;
 
 /// The first bytes on every connection: not ASCII, and broken by anything that translates line ends.
 pub const MAGIC: [u8; 8] = *b"\x89gaggle\n";
@@ -49,92 +50,6 @@ const CALLER: &[u8] = b"gaggle caller";
 const HOST: &[u8] = b"gaggle host";
 /// For how long a refused caller may take to read why.
 const REFUSED_LINGER: Duration = Duration::from_millis(500);
-
-/// 256 bits that every rank of a job knows and nobody else. Printing it with `{:?}` shows nothing.
-#[derive(Clone)]
-pub struct Secret([u8; 32]);
-
-/// A secret that could not be had. Says nothing of what was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SecretError {
-    /// Not 64 hexadecimal digits.
-    #[error("a secret is 64 hexadecimal digits; this has {0} characters or other signs")]
-    Malformed(usize),
-    /// The operating system gave no random bytes.
-    #[error("the operating system's random generator failed")]
-    NoRandomness,
-}
-
-impl Secret {
-    /// A new secret from the operating system's generator.
-    ///
-    /// # Errors
-    /// [`SecretError::NoRandomness`].
-    pub fn random() -> Result<Secret, SecretError> {
-        let mut bytes = [0; 32];
-        OsRng
-            .try_fill_bytes(&mut bytes)
-            .map_err(|_| SecretError::NoRandomness)?;
-        Ok(Secret(bytes))
-    }
-
-    /// From its 32 bytes.
-    pub fn from_bytes(bytes: [u8; 32]) -> Secret {
-        Secret(bytes)
-    }
-
-    /// From 64 hexadecimal digits; white space around them is ignored.
-    ///
-    /// # Errors
-    /// [`SecretError::Malformed`].
-    pub fn from_hex(text: &str) -> Result<Secret, SecretError> {
-        let text = text.trim();
-        let malformed = SecretError::Malformed(text.chars().count());
-        if text.len() != 64 {
-            return Err(malformed);
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            *byte = digit(pair[0]).ok_or(malformed)? << 4 | digit(pair[1]).ok_or(malformed)?;
-        }
-        Ok(Secret(bytes))
-    }
-
-    /// As 64 hexadecimal digits, for a child's environment or a file that only its owner reads.
-    pub fn to_hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
-    }
-
-    fn mac(&self, label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac =
-            <Hmac<Sha256> as Mac>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(label);
-        for part in parts {
-            mac.update(part);
-        }
-        mac
-    }
-}
-
-fn digit(c: u8) -> Option<u8> {
-    char::from(c)
-        .to_digit(16)
-        .and_then(|d| u8::try_from(d).ok())
-}
-
-impl FromStr for Secret {
-    type Err = SecretError;
-    fn from_str(text: &str) -> Result<Secret, SecretError> {
-        Secret::from_hex(text)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(hidden)")
-    }
-}
 
 /// What makes a connection one of this job.
 #[derive(Clone, Debug)]
@@ -562,175 +477,6 @@ impl Acceptor {
                 error: AuthError::refused(why, &self.peer, &self.creds, VERSION, claim),
                 reply,
             },
-        }
-    }
-}
-
-/// A socket under one deadline for all that happens on it.
-struct Timed<'a> {
-    stream: &'a TcpStream,
-    peer: String,
-    deadline: Instant,
-}
-
-impl Timed<'_> {
-    fn error(&self, source: io::Error) -> AuthError {
-        let peer = self.peer.clone();
-        match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AuthError::Timeout { peer },
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => AuthError::Closed { peer },
-            _ => AuthError::Io { peer, source },
-        }
-    }
-
-    fn remaining(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        // Whole milliseconds: the kernel reads a shorter timeout as none.
-        Ok(left.max(Duration::from_millis(1)))
-    }
-
-    fn read_some(&self, buf: &mut [u8]) -> Result<usize, AuthError> {
-        loop {
-            let read = self
-                .remaining()
-                .and_then(|left| self.stream.set_read_timeout(Some(left)))
-                .and_then(|()| (&*self.stream).read(buf));
-            match read {
-                Ok(0) => return Err(self.error(io::ErrorKind::UnexpectedEof.into())),
-                Ok(n) => return Ok(n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.error(e)),
-            }
-        }
-    }
-
-    fn read_exact(&self, buf: &mut [u8]) -> Result<(), AuthError> {
-        let mut have = 0;
-        while have < buf.len() {
-            have += self.read_some(&mut buf[have..])?;
-        }
-        Ok(())
-    }
-
-    fn write(&self, bytes: &[u8]) -> Result<(), AuthError> {
-        self.remaining()
-            .and_then(|left| self.stream.set_write_timeout(Some(left)))
-            .and_then(|()| (&*self.stream).write_all(bytes))
-            .map_err(|e| self.error(e))
-    }
-
-    fn finish(&self) -> Result<(), AuthError> {
-        self.stream
-            .set_read_timeout(None)
-            .and_then(|()| self.stream.set_write_timeout(None))
-            .map_err(|e| self.error(e))
-    }
-}
-
-fn timed(stream: &TcpStream, deadline: Instant) -> Timed<'_> {
-    let peer = stream
-        .peer_addr()
-        .map_or_else(|_| "an unknown address".into(), |a| a.to_string());
-    Timed {
-        stream,
-        peer,
-        deadline,
-    }
-}
-
-/// The caller's side on a blocking socket. Returns the host's rank, or [`NOBODY`]; the socket has no timeouts afterwards.
-///
-/// # Errors
-/// Any [`AuthError`]; drop the socket.
-pub fn initiate(
-    stream: &TcpStream,
-    creds: &Credentials,
-    claim: Claim,
-    deadline: Instant,
-) -> Result<Rank, AuthError> {
-    let t = timed(stream, deadline);
-    let hello = hello(creds, claim).map_err(|e| t.error(e))?;
-    t.write(&hello)?;
-    let mut challenge = [0; CHALLENGE];
-    let mut have = 0;
-    while have < CHALLENGE {
-        have += t.read_some(&mut challenge[have..])?;
-        let seen = have.min(MAGIC.len());
-        if challenge[..seen] != MAGIC[..seen] {
-            return Err(AuthError::Magic { peer: t.peer });
-        }
-    }
-    let theirs = u16::from_le_bytes(take(&challenge, 8));
-    let refusal = match refusal_from(challenge[10]) {
-        None if theirs != VERSION => Some(Refusal::Version),
-        other => other,
-    };
-    if let Some(why) = refusal {
-        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
-    }
-    let proof: [u8; PROOF] = creds
-        .secret
-        .mac(CALLER, &[&hello, &challenge])
-        .finalize()
-        .into_bytes()
-        .into();
-    t.write(&proof)?;
-    let mut verdict = [0; VERDICT];
-    t.read_exact(&mut verdict)?;
-    let expected = creds
-        .secret
-        .mac(HOST, &[&hello, &challenge, &proof, &verdict[..1]])
-        .finalize()
-        .into_bytes();
-    if !bool::from(expected.as_slice().ct_eq(&verdict[4..])) {
-        return Err(AuthError::Secret { peer: t.peer });
-    }
-    if let Some(why) = refusal_from(verdict[0]) {
-        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
-    }
-    t.finish()?;
-    Ok(Rank(u32::from_le_bytes(take(&challenge, 12))))
-}
-
-/// The host's side on a blocking socket. Once the proof is right, `admit` decides; the socket has no timeouts afterwards.
-///
-/// # Errors
-/// Any [`AuthError`]; drop the socket.
-pub fn accept(
-    stream: &TcpStream,
-    creds: &Credentials,
-    me: Rank,
-    admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
-    deadline: Instant,
-) -> Result<Claim, AuthError> {
-    let mut t = timed(stream, deadline);
-    let mut acceptor = Acceptor::new(creds, me, t.peer.clone());
-    loop {
-        let n = t.read_some(acceptor.room())?;
-        match acceptor.filled(n, admit)? {
-            Progress::More => {}
-            Progress::Reply(reply) => t.write(&reply)?,
-            Progress::Done { claim, reply } => {
-                t.write(&reply)?;
-                t.finish()?;
-                return Ok(claim);
-            }
-            Progress::Refused { error, reply } => {
-                t.write(&reply)?;
-                // Closing over unread bytes would reset the connection before the caller has read why.
-                t.deadline = t.deadline.min(Instant::now() + REFUSED_LINGER);
-                if stream.shutdown(Shutdown::Write).is_ok() {
-                    let mut rest = [0; 256];
-                    while t.read_some(&mut rest).is_ok() {}
-                }
-                return Err(error);
-            }
         }
     }
 }

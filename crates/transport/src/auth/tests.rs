@@ -1,6 +1,10 @@
 use super::*;
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
-use std::{net::TcpListener, thread};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    thread,
+};
 
 fn creds(job: &str, epoch: u32, secret: u8) -> Credentials {
     Credentials {
