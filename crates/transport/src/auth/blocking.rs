@@ -91,7 +91,7 @@ fn timed(stream: &TcpStream, deadline: Instant) -> Timed<'_> {
     }
 }
 
-/// The caller's side on a blocking socket. Returns the host's rank, or [`NOBODY`]; the socket has no timeouts afterwards.
+/// The caller's side on a blocking socket. Returns the host's rank, or [`NOBODY`](super::NOBODY); the socket has no timeouts afterwards.
 ///
 /// # Errors
 /// Any [`AuthError`]; drop the socket.
