@@ -88,7 +88,7 @@ pub struct NeighbourMixer<T: Float> {
 
 impl<T: Float> NeighbourMixer<T> {
     /// The first lane of [`new`](Self::new).
-    pub const FIRST_LANE: Lane = Lane(0x4d00);
+    pub const FIRST_LANE: Lane = Lane(500);
 
     /// A mixer on the lanes from [`FIRST_LANE`](Self::FIRST_LANE) on.
     ///

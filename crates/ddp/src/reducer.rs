@@ -32,7 +32,7 @@ impl Default for DdpConfig {
     fn default() -> Self {
         DdpConfig {
             buckets: BucketConfig::default(),
-            lane: Lane(0x4444_0000),
+            lane: Lane(1000),
         }
     }
 }
