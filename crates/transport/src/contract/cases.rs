@@ -2,7 +2,7 @@
 
 use super::{
     Bench, Tier,
-    net::{Msg, Recorder, key, op},
+    net::{Msg, Net, Recorder, key, op},
 };
 use gaggle_core::{
     Dir, Down, Inlet, LinkStats, MsgKey, Outlet, Rank, Sink, Transfer, TransportError, Verdict,
@@ -36,6 +36,7 @@ pub(super) const ALL: &[Case] = &[
     ("a polite end", |t| t.deaths, polite),
     ("priorities", |t| t.priorities, priorities),
     ("two threads make progress", |t| t.threads, threads),
+    ("sleepers miss nothing", |t| t.threads, sleepers),
 ];
 
 /// Small numbers that look like chance.
@@ -534,7 +535,7 @@ fn mixture(b: &mut Bench<'_>) {
     }
 }
 
-fn lost(net: &super::Net<'_>, rank: u32, peer: u32) -> bool {
+fn lost(net: &Net<'_>, rank: u32, peer: u32) -> bool {
     net.nodes[rank as usize]
         .sink
         .downs
@@ -750,4 +751,47 @@ fn threads(b: &mut Bench<'_>) {
     }
     // They drop together only after all threads have ended.
     parts.clear();
+}
+
+/// Lets a thread that has parked itself go on; a call before it parks is not lost.
+struct Unpark(std::thread::Thread);
+
+impl gaggle_core::Wake for Unpark {
+    fn wake(&self) {
+        self.0.unpark();
+    }
+}
+
+/// Every rank on a thread of its own that sleeps whenever `arm` allows it, through many dependent rounds.
+fn sleepers(b: &mut Bench<'_>) {
+    const ROUNDS: u32 = 200;
+    let mut net = b.net(3);
+    std::thread::scope(|scope| {
+        for (me, node) in (0..).zip(net.nodes.drain(..)) {
+            scope.spawn(move || {
+                if let Some(t) = &node.transport {
+                    t.attach(std::sync::Arc::new(Unpark(std::thread::current())));
+                }
+                let mut idle = || false;
+                let mut one = Net::of_one(me, node, &mut idle);
+                for round in 0..ROUNDS {
+                    let mut ids = Vec::new();
+                    for peer in (0..3).filter(|p| *p != me) {
+                        let len = [0, 8, 5000, 150_000][round as usize % 4];
+                        let mut there = Msg::new(me, peer, round, len);
+                        there.lend = !round.is_multiple_of(3);
+                        let back = Msg {
+                            from: peer,
+                            to: me,
+                            ..there
+                        };
+                        ids.push((me, one.send(there)));
+                        ids.push((me, one.recv(back)));
+                    }
+                    one.until_over("a round among sleepers", &ids);
+                }
+                one.transport(me).leave(Duration::from_secs(20));
+            });
+        }
+    });
 }
