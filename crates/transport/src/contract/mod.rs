@@ -30,6 +30,8 @@ pub struct Tier {
     pub priorities: bool,
     /// Several threads may drive it at once in real time.
     pub threads: bool,
+    /// A rank may sleep on what `arm` says while others run on their own.
+    pub sleepers: bool,
     /// Size of the large messages.
     pub large: usize,
 }
@@ -48,11 +50,13 @@ impl Tier {
         deaths: true,
         priorities: true,
         threads: true,
+        sleepers: true,
         large: (3 << 20) + 5,
     };
     /// A simulated network under one thread.
     pub const SIMULATED: Tier = Tier {
         threads: false,
+        sleepers: false,
         priorities: false,
         large: (1 << 20) + 5,
         ..Tier::TCP

@@ -199,4 +199,9 @@ impl Link {
         let _ = registry.deregister(&mut self.stream);
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
+
+    /// Whether everything has been handed to the kernel.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.closed || self.broken.is_some() || self.output.len() == 0
+    }
 }

@@ -10,8 +10,10 @@
 //! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
 
 mod link;
+mod read;
 mod run;
 mod state;
+mod write;
 
 use crate::{
     frame::{HEADER, Header},
@@ -96,6 +98,12 @@ struct Counts {
     frames_sent: AtomicU64,
     frames_received: AtomicU64,
     early: AtomicU64,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(n as u64, Relaxed);
+    }
 }
 
 /// While it exists, whoever cancels the transfer waits.

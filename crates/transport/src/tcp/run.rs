@@ -1,22 +1,15 @@
 //! One call of `progress`: early data to new receives, then every link in turn, reading before writing.
 
 use super::{
-    Calling, Counts, Io, TcpTransport,
-    link::{Current, Link},
-    state::{Job, NONE, POSTED_MAX, State},
+    Calling, Io, TcpTransport,
+    state::{NONE, State},
 };
-use crate::{
-    frame::{COST, HEADER, Header, Kind, PAYLOAD_MAX, Violation},
-    pieces::{ABORTED, Piece, Room, slot_of},
-};
-use gaggle_core::{Dir, Down, HEAD_MAX, Sink, TransportError, Verdict, XferId};
-use parking_lot::MutexGuard;
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use crate::pieces::Piece;
+use gaggle_core::{Dir, Down, Sink, TransportError, Verdict, XferId};
+use std::time::Duration;
 
 /// What a callback without bytes counts towards the budget.
 const CALL: usize = 64;
-/// Less than this of credit is not worth a frame, unless it ends a message.
-const WORTH: u64 = 4096;
 
 pub(super) struct Run<'a> {
     pub(super) t: &'a TcpTransport,
@@ -32,26 +25,16 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn call(&mut self, bytes: usize) {
+    pub(super) fn call(&mut self, bytes: usize) {
         self.calls += 1;
         self.left = self.left.saturating_sub(bytes + CALL);
     }
 }
 
-/// Why parsing has stopped.
-enum Stop {
-    /// More has to come.
-    Hungry,
-    /// The sink has not taken what it was shown.
-    Stalled,
-    /// The link is closed.
-    Gone,
-}
-
 /// What came of showing bytes to the sink.
-struct Fed {
-    used: usize,
-    stalled: bool,
+pub(super) struct Fed {
+    pub(super) used: usize,
+    pub(super) stalled: bool,
 }
 
 impl Run<'_> {
@@ -127,8 +110,6 @@ impl Run<'_> {
         (st.more, st.waiting) = (more, waiting);
     }
 
-    // ---- early data to receives that were posted later
-
     fn deliver(&mut self) -> bool {
         let mut moved = false;
         while self.tally.left > 0 {
@@ -183,7 +164,7 @@ impl Run<'_> {
     }
 
     /// Shows the head to a posted receive, once. False when the message is not, or no longer, to be delivered.
-    fn open(&mut self, i: usize, place: u32, uid: u64) -> bool {
+    pub(super) fn open(&mut self, i: usize, place: u32, uid: u64) -> bool {
         let mut st = self.t.state.lock();
         let Some(m) = st.links[i].message(place, uid) else {
             return false;
@@ -244,7 +225,7 @@ impl Run<'_> {
     }
 
     /// Ends a message of which everything has come and been consumed.
-    fn finish(&mut self, i: usize, place: u32, uid: u64) {
+    pub(super) fn finish(&mut self, i: usize, place: u32, uid: u64) {
         let mut st = self.t.state.lock();
         let tables = &mut st.links[i];
         let Some(m) = tables.message(place, uid) else {
@@ -274,404 +255,8 @@ impl Run<'_> {
         drop(calling);
     }
 
-    // ---- reading
-
-    fn read_link(&mut self, i: usize) -> bool {
-        let mut moved = false;
-        while self.tally.left > 0 {
-            match self.parse(i) {
-                Ok(Stop::Hungry) => self.io.links[i].unparsed = false,
-                Ok(Stop::Stalled) => {
-                    self.io.links[i].stalled = true;
-                    break;
-                }
-                Ok(Stop::Gone) => break,
-                Err(violation) => {
-                    let why = format!("{} broke the protocol: {violation}", self.t.peers[i]);
-                    self.fail(i, Down::Lost(why));
-                    return true;
-                }
-            }
-            let link = &mut self.io.links[i];
-            if !link.readable {
-                if let Some(why) = link.broken.take() {
-                    let why = format!("connection to {} broke: {why}", self.t.peers[i]);
-                    self.fail(i, Down::Lost(why));
-                    return true;
-                }
-                break;
-            }
-            match link.read() {
-                Ok(Some(0)) => {
-                    let cut = link.frame.is_some() || link.input.len() > 0;
-                    let peer = self.t.peers[i];
-                    let middle = if cut { " in mid-frame" } else { "" };
-                    self.fail(
-                        i,
-                        Down::Lost(format!("connection closed by {peer}{middle}")),
-                    );
-                    return true;
-                }
-                Ok(Some(n)) => {
-                    moved = true;
-                    self.tally.left = self.tally.left.saturating_sub(n);
-                }
-                Ok(None) => {}
-                Err(e) => {
-                    let why = format!("connection to {} broke: {e}", self.t.peers[i]);
-                    self.fail(i, Down::Lost(why));
-                    return true;
-                }
-            }
-        }
-        moved
-    }
-
-    /// Handles whatever is complete in the input.
-    fn parse(&mut self, i: usize) -> Result<Stop, Violation> {
-        loop {
-            let link = &mut self.io.links[i];
-            if link.closed {
-                return Ok(Stop::Gone);
-            }
-            if let Some(current) = link.frame {
-                if let Some(stop) = self.payload(i, current) {
-                    return Ok(stop);
-                }
-                continue;
-            }
-            let Some((header, rest)) = link.input.full().split_first_chunk::<HEADER>() else {
-                return Ok(Stop::Hungry);
-            };
-            let h = Header::parse(header)?;
-            let mut head = [0; HEAD_MAX];
-            let len = usize::from(h.head_len);
-            let Some(bytes) = rest.get(..len) else {
-                return Ok(Stop::Hungry);
-            };
-            head[..len].copy_from_slice(bytes);
-            link.input.take(HEADER + len);
-            let counts = &self.t.counts;
-            if h.kind == Kind::Data {
-                Counts::add(&counts.header_received, HEADER + len);
-                Counts::add(&counts.frames_received, 1);
-            } else {
-                Counts::add(&counts.control_received, HEADER);
-            }
-            match h.kind {
-                Kind::Data => self.on_data(i, &h, &head)?,
-                Kind::Grant => self.t.state.lock().on_grant(i, h.key)?,
-                Kind::Abort => self.on_abort(i, &h)?,
-                Kind::Goodbye => self.fail(i, Down::Left),
-            }
-        }
-    }
-
-    fn on_data(&mut self, i: usize, h: &Header, head: &[u8; HEAD_MAX]) -> Result<(), Violation> {
-        let mut st = self.t.state.lock();
-        let uid = st.next();
-        let tables = &mut st.links[i];
-        let known = tables.keys.get(&h.key).copied();
-        if known.is_none() && !h.first {
-            return Err(Violation::NotBegun);
-        }
-        let place = known.unwrap_or_else(|| tables.add(uid, h.key));
-        let dropping = tables.dropping;
-        let Some(m) = tables.messages.get_mut(place) else {
-            return Ok(());
-        };
-        let uid = m.uid;
-        if h.first {
-            if m.begun {
-                return Err(Violation::BegunTwice);
-            }
-            if m.dropped && dropping >= POSTED_MAX {
-                return Err(Violation::TooMany("unfinished messages"));
-            }
-            (m.begun, m.total, m.head) = (true, h.total, *head);
-            m.head_len = usize::from(h.head_len);
-        } else if !m.begun {
-            return Err(Violation::NotBegun);
-        } else if m.got != h.offset || m.total != h.total {
-            return Err(Violation::Order {
-                offset: h.offset,
-                total: h.total,
-                got: m.got,
-                was: m.total,
-            });
-        }
-        if h.granted && !m.grant_sent {
-            return Err(Violation::NotGranted);
-        }
-        let (early, dropped) = (m.recv == NONE && !m.dropped, m.dropped);
-        tables.dropping += usize::from(h.first && dropped);
-        let cost = u64::from(h.len) + if h.first { COST } else { 0 };
-        tables.charge(place, cost)?;
-        drop(st);
-        let current = Current {
-            place,
-            uid,
-            left: h.len as usize,
-        };
-        if h.first && early {
-            self.announce(i, place, uid);
-        } else if h.first && !dropped {
-            self.open(i, place, uid);
-        }
-        if current.left > 0 {
-            self.io.links[i].frame = Some(current);
-        } else {
-            self.finish(i, place, uid);
-        }
-        Ok(())
-    }
-
-    /// A message that nobody has posted a receive for.
-    fn announce(&mut self, i: usize, place: u32, uid: u64) {
-        let (key, head, len) = {
-            let mut st = self.t.state.lock();
-            match st.links[i].message(place, uid) {
-                Some(m) => (m.key, m.head, m.head_len),
-                None => return,
-            }
-        };
-        Counts::add(&self.t.counts.early, 1);
-        let verdict = self.sink.unexpected(self.t.peers[i], key, &head[..len]);
-        self.tally.call(0);
-        if verdict == Verdict::Take {
-            return;
-        }
-        let mut st = self.t.state.lock();
-        let tables = &mut st.links[i];
-        // A receive that was posted in the meantime has the last word.
-        if tables.message(place, uid).is_some_and(|m| m.recv == NONE) {
-            tables.discard(place);
-            let open = tables.dropping;
-            drop(st);
-            if open > POSTED_MAX {
-                let why = format!(
-                    "{} broke the protocol: too many unfinished messages",
-                    self.t.peers[i]
-                );
-                self.fail(i, Down::Lost(why));
-            }
-        }
-    }
-
-    /// Moves on in a data frame. `None`: go on parsing.
-    fn payload(&mut self, i: usize, mut current: Current) -> Option<Stop> {
-        let Current { place, uid, left } = current;
-        let avail = left.min(self.io.links[i].input.len());
-        if avail == 0 {
-            return Some(Stop::Hungry);
-        }
-        let direct = {
-            let bytes = &self.io.links[i].input.full()[..avail];
-            let mut st = self.t.state.lock();
-            let tables = &mut st.links[i];
-            match tables.message(place, uid) {
-                Some(m) if m.dropped => {
-                    m.got += avail as u64;
-                    false
-                }
-                Some(m) if m.recv == NONE || !m.opened || m.held.len > 0 => {
-                    tables.hold(place, bytes);
-                    false
-                }
-                Some(_) => true,
-                None => false,
-            }
-        };
-        let mut fed = Fed {
-            used: avail,
-            stalled: false,
-        };
-        if direct {
-            let bytes = &self.io.links[i].input.full()[..avail];
-            fed = feed(
-                self.t,
-                self.sink,
-                &mut self.tally,
-                (i, place, uid),
-                bytes,
-                avail == left,
-            );
-            let mut st = self.t.state.lock();
-            if let Some(m) = st.links[i].message(place, uid) {
-                m.got += fed.used as u64;
-            }
-            if fed.stalled && fed.used == left {
-                // A cut unit that was put together waits by itself.
-                st.stalled_deliver.push((i, place, uid));
-                fed.stalled = false;
-            }
-        }
-        Counts::add(&self.t.counts.payload_received, fed.used);
-        let link = &mut self.io.links[i];
-        link.input.take(fed.used);
-        current.left -= fed.used;
-        link.frame = (current.left > 0).then_some(current);
-        if current.left == 0 {
-            self.finish(i, place, uid);
-            None
-        } else if fed.stalled {
-            Some(Stop::Stalled)
-        } else {
-            Some(Stop::Hungry)
-        }
-    }
-
-    fn on_abort(&mut self, i: usize, h: &Header) -> Result<(), Violation> {
-        let mut st = self.t.state.lock();
-        let tables = &mut st.links[i];
-        let place = tables.keys.get(&h.key).copied();
-        let begun = |p: &u32| tables.messages.get(*p).is_some_and(|m| m.begun);
-        let Some(place) = place.filter(begun) else {
-            return Err(Violation::NotBegun);
-        };
-        let recv = tables.messages.get(place).map_or(NONE, |m| m.recv);
-        tables.grant(place);
-        tables.remove(place);
-        let Some(slot) = st.slots.remove(recv).filter(|s| !s.cancelled) else {
-            return Ok(());
-        };
-        let calling = Calling::begin(self.t, &mut st, slot.id);
-        drop(st);
-        let peer = self.t.peers[i];
-        self.sink.done(
-            slot.id,
-            Err(TransportError::Misuse {
-                peer,
-                what: ABORTED,
-            }),
-        );
-        self.tally.call(0);
-        drop(calling);
-        Ok(())
-    }
-
-    // ---- writing
-
-    pub(super) fn write_link(&mut self, i: usize) -> bool {
-        let mut moved = false;
-        loop {
-            while self.io.links[i].wants_frame() && self.frame(i) {}
-            let link = &mut self.io.links[i];
-            if link.output.len() == 0 || !link.writable {
-                return moved;
-            }
-            let n = link.write();
-            self.tally.left = self.tally.left.saturating_sub(n);
-            moved |= n > 0 || link.broken.is_some();
-            if n == 0 || self.tally.left == 0 {
-                return moved;
-            }
-        }
-    }
-
-    /// Appends one frame to the output. False when there is none.
-    fn frame(&mut self, i: usize) -> bool {
-        let mut st = self.t.state.lock();
-        if let Some(h) = st.links[i].control.pop_front() {
-            drop(st);
-            self.io.links[i].output.push(&h.to_bytes());
-            Counts::add(&self.t.counts.control_sent, HEADER);
-            return true;
-        }
-        while let Some(job) = st.links[i].ready.pop() {
-            let Some(part) = next_part(&mut st, i, job) else {
-                continue;
-            };
-            if self.data_frame(i, job, &part, st) {
-                return true;
-            }
-            st = self.t.state.lock();
-        }
-        false
-    }
-
-    /// Lets the sink fill in a frame and appends it. False when the sink had nothing.
-    fn data_frame(
-        &mut self,
-        i: usize,
-        job: Job,
-        part: &Part,
-        mut st: MutexGuard<'_, State>,
-    ) -> bool {
-        let calling = Calling::begin(self.t, &mut st, job.id);
-        drop(st);
-        let output = &mut self.io.links[i].output;
-        let start = output.hi;
-        let head = if part.first { part.head_len } else { 0 };
-        let body = start + HEADER + head;
-        let mut filled = 0;
-        if part.room > 0 {
-            let mut room = Room::new(&mut output.bytes[body..body + part.room], part.unit);
-            self.sink.outgoing(job.id, part.at, &mut room);
-            filled = room.filled();
-        }
-        let mut st = self.t.state.lock();
-        let Some(slot) = st.slot(job.id).filter(|s| !s.cancelled) else {
-            calling.end(&mut st);
-            return true;
-        };
-        if filled == 0 && part.total > 0 {
-            calling.end(&mut st);
-            st.links[i].stalled.push(job);
-            return false;
-        }
-        let h = Header {
-            kind: Kind::Data,
-            first: part.first,
-            granted: slot.granted,
-            head_len: head as u8,
-            key: slot.key,
-            len: filled as u32,
-            offset: part.at,
-            total: part.total,
-        };
-        output.push(&h.to_bytes());
-        output.push(&part.head[..head]);
-        output.hi += filled;
-        let counts = &self.t.counts;
-        Counts::add(&counts.header_sent, HEADER + head);
-        Counts::add(&counts.payload_sent, filled);
-        Counts::add(&counts.frames_sent, 1);
-        slot.begun = true;
-        slot.at += filled as u64;
-        let mut cost = 0;
-        if !slot.granted {
-            cost = filled as u64 + if part.first { COST } else { 0 };
-            slot.charged += cost;
-        }
-        let over = slot.at == slot.bytes;
-        let (key, charged, granted) = (slot.key, slot.charged, slot.granted);
-        let tables = &mut st.links[i];
-        tables.credit -= cost;
-        if part.room > 0 {
-            self.tally.call(filled);
-        }
-        if !over {
-            tables.ready.push(job);
-            calling.end(&mut st);
-            return true;
-        }
-        tables.sends.remove(&key);
-        if !granted {
-            tables.unsettled.insert(key, charged);
-        }
-        st.slots.remove(slot_of(job.id));
-        drop(st);
-        self.sink.done(job.id, Ok(()));
-        self.tally.call(0);
-        drop(calling);
-        true
-    }
-
-    // ---- the end of a link
-
     /// Closes a link: reports what was pending on it, then that the peer is gone.
-    fn fail(&mut self, i: usize, how: Down) {
+    pub(super) fn fail(&mut self, i: usize, how: Down) {
         let registry = self.io.poll.registry();
         self.io.links[i].close(registry);
         let peer = self.t.peers[i];
@@ -708,48 +293,8 @@ impl Run<'_> {
     }
 }
 
-/// What the next frame of a send may hold.
-struct Part {
-    at: u64,
-    total: u64,
-    room: usize,
-    unit: u32,
-    first: bool,
-    head: [u8; HEAD_MAX],
-    head_len: usize,
-}
-
-/// `None` where the job is void or has to wait.
-fn next_part(st: &mut State, i: usize, job: Job) -> Option<Part> {
-    let slot = st
-        .slots
-        .get(slot_of(job.id))
-        .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled)?;
-    let left = slot.bytes - slot.at;
-    let mut room = left.min(PAYLOAD_MAX as u64);
-    if !slot.granted {
-        let cost = if slot.begun { 0 } else { COST };
-        let spare = st.links[i].credit.checked_sub(cost);
-        let enough = spare.is_some_and(|s| s >= left.min(WORTH));
-        if !enough {
-            st.links[i].blocked.push(job);
-            return None;
-        }
-        room = room.min(spare.unwrap_or(0));
-    }
-    let room = room - room % u64::from(slot.unit);
-    Some(Part {
-        at: slot.at,
-        total: slot.bytes,
-        room: room as usize,
-        unit: slot.unit,
-        first: !slot.begun,
-        head: slot.head,
-        head_len: slot.head_len,
-    })
-}
-
-fn feed(
+/// Shows bytes of a message to its receive; a unit that is cut in two is put together.
+pub(super) fn feed(
     t: &TcpTransport,
     sink: &mut dyn Sink,
     tally: &mut Tally,
@@ -826,17 +371,4 @@ fn show(
         *at += used as u64;
     }
     pos
-}
-
-impl Link {
-    /// Whether everything has been handed to the kernel.
-    pub(super) fn is_flushed(&self) -> bool {
-        self.closed || self.broken.is_some() || self.output.len() == 0
-    }
-}
-
-impl Counts {
-    fn add(counter: &std::sync::atomic::AtomicU64, n: usize) {
-        counter.fetch_add(n as u64, Relaxed);
-    }
 }

@@ -1,0 +1,299 @@
+//! Reading: frames out of the input, and what they mean.
+
+use super::{
+    Calling, Counts,
+    link::Current,
+    run::{Fed, Run, feed},
+    state::{NONE, POSTED_MAX},
+};
+use crate::{
+    frame::{COST, HEADER, Header, Kind, Violation},
+    pieces::ABORTED,
+};
+use gaggle_core::{Down, HEAD_MAX, TransportError, Verdict};
+
+/// Why parsing has stopped.
+enum Stop {
+    /// More has to come.
+    Hungry,
+    /// The sink has not taken what it was shown.
+    Stalled,
+    /// The link is closed.
+    Gone,
+}
+
+impl Run<'_> {
+    pub(super) fn read_link(&mut self, i: usize) -> bool {
+        let mut moved = false;
+        while self.tally.left > 0 {
+            match self.parse(i) {
+                Ok(Stop::Hungry) => self.io.links[i].unparsed = false,
+                Ok(Stop::Stalled) => {
+                    self.io.links[i].stalled = true;
+                    break;
+                }
+                Ok(Stop::Gone) => break,
+                Err(violation) => {
+                    let why = format!("{} broke the protocol: {violation}", self.t.peers[i]);
+                    self.fail(i, Down::Lost(why));
+                    return true;
+                }
+            }
+            let link = &mut self.io.links[i];
+            if !link.readable {
+                if let Some(why) = link.broken.take() {
+                    let why = format!("connection to {} broke: {why}", self.t.peers[i]);
+                    self.fail(i, Down::Lost(why));
+                    return true;
+                }
+                break;
+            }
+            match link.read() {
+                Ok(Some(0)) => {
+                    let cut = link.frame.is_some() || link.input.len() > 0;
+                    let peer = self.t.peers[i];
+                    let middle = if cut { " in mid-frame" } else { "" };
+                    self.fail(
+                        i,
+                        Down::Lost(format!("connection closed by {peer}{middle}")),
+                    );
+                    return true;
+                }
+                Ok(Some(n)) => {
+                    moved = true;
+                    self.tally.left = self.tally.left.saturating_sub(n);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    let why = format!("connection to {} broke: {e}", self.t.peers[i]);
+                    self.fail(i, Down::Lost(why));
+                    return true;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Handles whatever is complete in the input.
+    fn parse(&mut self, i: usize) -> Result<Stop, Violation> {
+        loop {
+            let link = &mut self.io.links[i];
+            if link.closed {
+                return Ok(Stop::Gone);
+            }
+            if let Some(current) = link.frame {
+                if let Some(stop) = self.payload(i, current) {
+                    return Ok(stop);
+                }
+                continue;
+            }
+            let Some((header, rest)) = link.input.full().split_first_chunk::<HEADER>() else {
+                return Ok(Stop::Hungry);
+            };
+            let h = Header::parse(header)?;
+            let mut head = [0; HEAD_MAX];
+            let len = usize::from(h.head_len);
+            let Some(bytes) = rest.get(..len) else {
+                return Ok(Stop::Hungry);
+            };
+            head[..len].copy_from_slice(bytes);
+            link.input.take(HEADER + len);
+            let counts = &self.t.counts;
+            if h.kind == Kind::Data {
+                Counts::add(&counts.header_received, HEADER + len);
+                Counts::add(&counts.frames_received, 1);
+            } else {
+                Counts::add(&counts.control_received, HEADER);
+            }
+            match h.kind {
+                Kind::Data => self.on_data(i, &h, &head)?,
+                Kind::Grant => self.t.state.lock().on_grant(i, h.key)?,
+                Kind::Abort => self.on_abort(i, &h)?,
+                Kind::Goodbye => self.fail(i, Down::Left),
+            }
+        }
+    }
+
+    fn on_data(&mut self, i: usize, h: &Header, head: &[u8; HEAD_MAX]) -> Result<(), Violation> {
+        let mut st = self.t.state.lock();
+        let uid = st.next();
+        let tables = &mut st.links[i];
+        let known = tables.keys.get(&h.key).copied();
+        if known.is_none() && !h.first {
+            return Err(Violation::NotBegun);
+        }
+        let place = known.unwrap_or_else(|| tables.add(uid, h.key));
+        let dropping = tables.dropping;
+        let Some(m) = tables.messages.get_mut(place) else {
+            return Ok(());
+        };
+        let uid = m.uid;
+        if h.first {
+            if m.begun {
+                return Err(Violation::BegunTwice);
+            }
+            if m.dropped && dropping >= POSTED_MAX {
+                return Err(Violation::TooMany("unfinished messages"));
+            }
+            (m.begun, m.total, m.head) = (true, h.total, *head);
+            m.head_len = usize::from(h.head_len);
+        } else if !m.begun {
+            return Err(Violation::NotBegun);
+        } else if m.got != h.offset || m.total != h.total {
+            return Err(Violation::Order {
+                offset: h.offset,
+                total: h.total,
+                got: m.got,
+                was: m.total,
+            });
+        }
+        if h.granted && !m.grant_sent {
+            return Err(Violation::NotGranted);
+        }
+        let (early, dropped) = (m.recv == NONE && !m.dropped, m.dropped);
+        tables.dropping += usize::from(h.first && dropped);
+        let cost = u64::from(h.len) + if h.first { COST } else { 0 };
+        tables.charge(place, cost)?;
+        drop(st);
+        let current = Current {
+            place,
+            uid,
+            left: h.len as usize,
+        };
+        if h.first && early {
+            self.announce(i, place, uid);
+        } else if h.first && !dropped {
+            self.open(i, place, uid);
+        }
+        if current.left > 0 {
+            self.io.links[i].frame = Some(current);
+        } else {
+            self.finish(i, place, uid);
+        }
+        Ok(())
+    }
+
+    /// A message that nobody has posted a receive for.
+    fn announce(&mut self, i: usize, place: u32, uid: u64) {
+        let (key, head, len) = {
+            let mut st = self.t.state.lock();
+            match st.links[i].message(place, uid) {
+                Some(m) => (m.key, m.head, m.head_len),
+                None => return,
+            }
+        };
+        Counts::add(&self.t.counts.early, 1);
+        let verdict = self.sink.unexpected(self.t.peers[i], key, &head[..len]);
+        self.tally.call(0);
+        if verdict == Verdict::Take {
+            return;
+        }
+        let mut st = self.t.state.lock();
+        let tables = &mut st.links[i];
+        // A receive that was posted in the meantime has the last word.
+        if tables.message(place, uid).is_some_and(|m| m.recv == NONE) {
+            tables.discard(place);
+            let open = tables.dropping;
+            drop(st);
+            if open > POSTED_MAX {
+                let why = format!(
+                    "{} broke the protocol: too many unfinished messages",
+                    self.t.peers[i]
+                );
+                self.fail(i, Down::Lost(why));
+            }
+        }
+    }
+
+    /// Moves on in a data frame. `None`: go on parsing.
+    fn payload(&mut self, i: usize, mut current: Current) -> Option<Stop> {
+        let Current { place, uid, left } = current;
+        let avail = left.min(self.io.links[i].input.len());
+        if avail == 0 {
+            return Some(Stop::Hungry);
+        }
+        let direct = {
+            let bytes = &self.io.links[i].input.full()[..avail];
+            let mut st = self.t.state.lock();
+            let tables = &mut st.links[i];
+            match tables.message(place, uid) {
+                Some(m) if m.dropped => {
+                    m.got += avail as u64;
+                    false
+                }
+                Some(m) if m.recv == NONE || !m.opened || m.held.len > 0 => {
+                    tables.hold(place, bytes);
+                    false
+                }
+                Some(_) => true,
+                None => false,
+            }
+        };
+        let mut fed = Fed {
+            used: avail,
+            stalled: false,
+        };
+        if direct {
+            let bytes = &self.io.links[i].input.full()[..avail];
+            fed = feed(
+                self.t,
+                self.sink,
+                &mut self.tally,
+                (i, place, uid),
+                bytes,
+                avail == left,
+            );
+            let mut st = self.t.state.lock();
+            if let Some(m) = st.links[i].message(place, uid) {
+                m.got += fed.used as u64;
+            }
+            if fed.stalled && fed.used == left {
+                // A cut unit that was put together waits by itself.
+                st.stalled_deliver.push((i, place, uid));
+                fed.stalled = false;
+            }
+        }
+        Counts::add(&self.t.counts.payload_received, fed.used);
+        let link = &mut self.io.links[i];
+        link.input.take(fed.used);
+        current.left -= fed.used;
+        link.frame = (current.left > 0).then_some(current);
+        if current.left == 0 {
+            self.finish(i, place, uid);
+            None
+        } else if fed.stalled {
+            Some(Stop::Stalled)
+        } else {
+            Some(Stop::Hungry)
+        }
+    }
+
+    fn on_abort(&mut self, i: usize, h: &Header) -> Result<(), Violation> {
+        let mut st = self.t.state.lock();
+        let tables = &mut st.links[i];
+        let place = tables.keys.get(&h.key).copied();
+        let begun = |p: &u32| tables.messages.get(*p).is_some_and(|m| m.begun);
+        let Some(place) = place.filter(begun) else {
+            return Err(Violation::NotBegun);
+        };
+        let recv = tables.messages.get(place).map_or(NONE, |m| m.recv);
+        tables.grant(place);
+        tables.remove(place);
+        let Some(slot) = st.slots.remove(recv).filter(|s| !s.cancelled) else {
+            return Ok(());
+        };
+        let calling = Calling::begin(self.t, &mut st, slot.id);
+        drop(st);
+        let peer = self.t.peers[i];
+        self.sink.done(
+            slot.id,
+            Err(TransportError::Misuse {
+                peer,
+                what: ABORTED,
+            }),
+        );
+        self.tally.call(0);
+        drop(calling);
+        Ok(())
+    }
+}

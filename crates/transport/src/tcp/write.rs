@@ -1,0 +1,175 @@
+//! Writing: what goes next, filled in by the sink behind its header.
+
+use super::{
+    Calling, Counts,
+    run::Run,
+    state::{Job, State},
+};
+use crate::{
+    frame::{COST, HEADER, Header, Kind, PAYLOAD_MAX},
+    pieces::{Room, slot_of},
+};
+use gaggle_core::HEAD_MAX;
+use parking_lot::MutexGuard;
+
+/// Less than this of credit is not worth a frame, unless it ends a message.
+const WORTH: u64 = 4096;
+
+impl Run<'_> {
+    pub(super) fn write_link(&mut self, i: usize) -> bool {
+        let mut moved = false;
+        loop {
+            while self.io.links[i].wants_frame() && self.frame(i) {}
+            let link = &mut self.io.links[i];
+            if link.output.len() == 0 || !link.writable {
+                return moved;
+            }
+            let n = link.write();
+            self.tally.left = self.tally.left.saturating_sub(n);
+            moved |= n > 0 || link.broken.is_some();
+            if n == 0 || self.tally.left == 0 {
+                return moved;
+            }
+        }
+    }
+
+    /// Appends one frame to the output. False when there is none.
+    fn frame(&mut self, i: usize) -> bool {
+        let mut st = self.t.state.lock();
+        if let Some(h) = st.links[i].control.pop_front() {
+            drop(st);
+            self.io.links[i].output.push(&h.to_bytes());
+            Counts::add(&self.t.counts.control_sent, HEADER);
+            return true;
+        }
+        while let Some(job) = st.links[i].ready.pop() {
+            let Some(part) = next_part(&mut st, i, job) else {
+                continue;
+            };
+            if self.data_frame(i, job, &part, st) {
+                return true;
+            }
+            st = self.t.state.lock();
+        }
+        false
+    }
+
+    /// Lets the sink fill in a frame and appends it. False when the sink had nothing.
+    fn data_frame(
+        &mut self,
+        i: usize,
+        job: Job,
+        part: &Part,
+        mut st: MutexGuard<'_, State>,
+    ) -> bool {
+        let calling = Calling::begin(self.t, &mut st, job.id);
+        drop(st);
+        let output = &mut self.io.links[i].output;
+        let start = output.hi;
+        let head = if part.first { part.head_len } else { 0 };
+        let body = start + HEADER + head;
+        let mut filled = 0;
+        if part.room > 0 {
+            let mut room = Room::new(&mut output.bytes[body..body + part.room], part.unit);
+            self.sink.outgoing(job.id, part.at, &mut room);
+            filled = room.filled();
+        }
+        let mut st = self.t.state.lock();
+        let Some(slot) = st.slot(job.id).filter(|s| !s.cancelled) else {
+            calling.end(&mut st);
+            return true;
+        };
+        if filled == 0 && part.total > 0 {
+            calling.end(&mut st);
+            st.links[i].stalled.push(job);
+            return false;
+        }
+        let h = Header {
+            kind: Kind::Data,
+            first: part.first,
+            granted: slot.granted,
+            head_len: head as u8,
+            key: slot.key,
+            len: filled as u32,
+            offset: part.at,
+            total: part.total,
+        };
+        output.push(&h.to_bytes());
+        output.push(&part.head[..head]);
+        output.hi += filled;
+        let counts = &self.t.counts;
+        Counts::add(&counts.header_sent, HEADER + head);
+        Counts::add(&counts.payload_sent, filled);
+        Counts::add(&counts.frames_sent, 1);
+        slot.begun = true;
+        slot.at += filled as u64;
+        let mut cost = 0;
+        if !slot.granted {
+            cost = filled as u64 + if part.first { COST } else { 0 };
+            slot.charged += cost;
+        }
+        let over = slot.at == slot.bytes;
+        let (key, charged, granted) = (slot.key, slot.charged, slot.granted);
+        let tables = &mut st.links[i];
+        tables.credit -= cost;
+        if part.room > 0 {
+            self.tally.call(filled);
+        }
+        if !over {
+            tables.ready.push(job);
+            calling.end(&mut st);
+            return true;
+        }
+        tables.sends.remove(&key);
+        if !granted {
+            tables.unsettled.insert(key, charged);
+        }
+        st.slots.remove(slot_of(job.id));
+        drop(st);
+        self.sink.done(job.id, Ok(()));
+        self.tally.call(0);
+        drop(calling);
+        true
+    }
+}
+
+/// What the next frame of a send may hold.
+struct Part {
+    at: u64,
+    total: u64,
+    room: usize,
+    unit: u32,
+    first: bool,
+    head: [u8; HEAD_MAX],
+    head_len: usize,
+}
+
+/// `None` where the job is void or has to wait.
+fn next_part(st: &mut State, i: usize, job: Job) -> Option<Part> {
+    let slot = st
+        .slots
+        .get(slot_of(job.id))
+        .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled)?;
+    let left = slot.bytes - slot.at;
+    let mut room = left.min(PAYLOAD_MAX as u64);
+    if !slot.granted {
+        let cost = if slot.begun { 0 } else { COST };
+        let spare = st.links[i].credit.checked_sub(cost);
+        let enough = spare.is_some_and(|s| s >= left.min(WORTH));
+        if !enough {
+            st.links[i].blocked.push(job);
+            return None;
+        }
+        room = room.min(spare.unwrap_or(0));
+    }
+    let room = room - room % u64::from(slot.unit);
+    Some(Part {
+        at: slot.at,
+        total: slot.bytes,
+        room: room as usize,
+        unit: slot.unit,
+        first: !slot.begun,
+        head: slot.head,
+        head_len: slot.head_len,
+    })
+}
