@@ -141,6 +141,7 @@ impl LineChart {
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let percent = self.percent;
+        let log = self.scale == Scale::Log;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -149,6 +150,7 @@ impl LineChart {
             .axis_style(INK)
             .label_style((FONT, 12, &INK))
             .x_desc("epochs")
+            .y_labels(if log { 5 } else { 10 })
             .y_label_formatter(&move |y| {
                 if percent {
                     format!("{:.0} %", 100.0 * y)
@@ -158,7 +160,6 @@ impl LineChart {
             })
             .x_label_formatter(&|x| short(*x))
             .draw()?;
-        let log = self.scale == Scale::Log;
         for line in &self.lines {
             let colour = PALETTE[line.colour % PALETTE.len()];
             let points = line

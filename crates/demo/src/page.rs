@@ -22,7 +22,7 @@ pub fn page(story: &Story, pictures: &[Picture]) -> Result<String, ChartError> {
         loss(story).svg()?
     ));
     write(format!(
-        "<section class=\"card\">{}<p>Solid: the mean of all ranks' parameters. Dashed: each rank's own parameters, mean over ranks.</p></section>",
+        "<section class=\"card\">{}<p>Solid: the mean of all ranks' parameters. Dashed: each rank's own parameters, mean over ranks. The axis does not begin at 0.</p></section>",
         accuracy(story).svg()?
     ));
     write(format!(
@@ -31,7 +31,7 @@ pub fn page(story: &Story, pictures: &[Picture]) -> Result<String, ChartError> {
         agreeing(story)
     ));
     write(format!(
-        "<section class=\"card\">{}<p>Counted at the link, in training alone, without headers.</p>{}<p>Dark: computing. Light: standing still for a message.</p></section>",
+        "<section class=\"card\">{}<p>Counted at the link, in training alone, without headers.</p>{}<p>Dark: computing. Light: sending, receiving and waiting.</p></section>",
         bytes(story).svg()?,
         times(story).svg()?,
     ));
@@ -70,10 +70,10 @@ main { max-width: 1200px; margin: 0 auto; padding: 12px 20px 40px; display: grid
 .card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 16px; overflow-x: auto; }
 .wide { grid-column: 1 / -1; }
 .card p { margin: 6px 0 10px; color: var(--soft); font-size: 13.5px; }
-.chart { width: 100%; height: auto; }
+.chart { display: block; width: 100%; height: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 11px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; color: var(--soft); font-size: 13px; } th:first-child, td:first-child, th:nth-child(2), .results td:nth-child(2) { text-align: left; }
+th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { font-weight: 600; color: var(--soft); font-size: 13px; white-space: normal; vertical-align: bottom; } th:first-child, td:first-child, th:nth-child(2), .results td:nth-child(2) { text-align: left; }
 .shares th, .shares td { text-align: center; min-width: 52px; border: 1px solid #fff; }
 .dot { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; }
 .rounds { display: flex; flex-wrap: wrap; gap: 12px; } figure { margin: 0; text-align: center; } figcaption { color: var(--soft); font-size: 13px; }
@@ -135,7 +135,7 @@ fn results(story: &Story) -> String {
         );
     }
     format!(
-        "<table class=\"results\"><tr><th>algorithm</th><th>topology</th><th>accuracy of the averaged model</th><th>of the local models</th><th>of the worst</th><th>consensus distance</th><th>bytes per rank and step</th><th>compute</th><th>communicate</th><th>wait</th><th>hidden</th></tr>{rows}</table><p>Accuracy on the test images. Times are of training alone, mean over ranks; <em>communicate</em> is how long something was under way, <em>wait</em> how long the rank stood still for it, <em>hidden</em> the share of it in which the rank went on computing.</p>"
+        "<table class=\"results\"><tr><th>algorithm</th><th>topology</th><th>accuracy of the averaged model</th><th>of the local models</th><th>of the worst</th><th>consensus distance</th><th>bytes per rank and step</th><th>compute</th><th>communicate</th><th>wait</th><th>hidden</th></tr>{rows}</table><p>Accuracy on the test images. Times are of training alone, mean over ranks; <em>communicate</em> is how long a message was under way, <em>wait</em> how long the rank could not compute because of it, <em>hidden</em> the share in which it went on computing.</p>"
     )
 }
 
@@ -190,12 +190,26 @@ fn accuracy(story: &Story) -> LineChart {
         local.dashed = true;
         lines.extend([averaged, local]);
     }
+    let low = settled(&lines);
+    for line in &mut lines {
+        line.points.retain(|p| p.1 >= low);
+    }
     LineChart {
         title: "Test accuracy".into(),
         lines,
-        scale: Scale::Linear(0.0, 1.0),
+        scale: Scale::Linear(low, 1.0),
         percent: true,
     }
+}
+
+/// What all lines are above once the first epoch is over, down to the next tenth: the steep beginning would flatten everything that can be compared.
+fn settled(lines: &[Line]) -> f64 {
+    let later = lines.iter().flat_map(|l| {
+        let from = l.points.iter().position(|p| p.0 >= 1.0);
+        &l.points[from.unwrap_or(0)..]
+    });
+    let least = later.map(|p| p.1).fold(1.0, f64::min);
+    ((least * 10.0).floor() / 10.0).clamp(0.0, 0.9)
 }
 
 fn consensus(story: &Story) -> LineChart {

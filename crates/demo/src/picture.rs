@@ -1,6 +1,6 @@
 //! A topology as a picture: its rounds side by side, ranks on a circle, an arrow per message.
 
-use gaggle_core::{Rank, Round, Topology};
+use gaggle::core::{Rank, Round, Topology};
 use std::{f64::consts::TAU, fmt::Write};
 
 /// Rounds that are drawn at most; a longer period is cut, and the picture says so.
@@ -136,7 +136,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaggle_core::Form;
+    use gaggle::core::Form;
 
     /// Everyone sends one further, then two further.
     struct Hops(usize);

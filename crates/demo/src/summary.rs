@@ -84,7 +84,7 @@ pub struct Seconds {
     pub compute: f64,
     /// At least one operation of the rank was under way.
     pub communicate: f64,
-    /// The rank stood still for one.
+    /// The rank could not compute because of one.
     pub wait: f64,
     /// All of training: compute and wait.
     pub train: f64,
@@ -170,8 +170,8 @@ local mean   test accuracy of the ranks' own parameters: their mean, and the wor
 consensus    how far the ranks' parameters are apart: root mean square distance from their mean
 bytes/step   payload that a rank sent per step, counted at the link
 compute      seconds of forward, backward and update, mean over ranks
-communicate  seconds with something under way, of which the rank stood still for 'wait';
-hidden       the share of it in which the rank went on computing
+communicate  seconds with a message under way; for 'wait' of them the rank could not compute
+hidden       the share of the communication in which the rank went on computing
 ";
 
 /// Columns of equal width, two spaces apart; the first two to the left, numbers to the right.

@@ -1,0 +1,121 @@
+//! The bytes that should be on the wire, by arithmetic: what the counters at the link are held against.
+//!
+//! With P ranks and S bytes per rank on the wire, means over ranks are
+//! 2S(P−1)/P for an all-reduce by ring or direct exchange;
+//! S·(2ᵏk + 2r)/P by recursive doubling, where P = 2ᵏ + r with r < 2ᵏ;
+//! and S per out-neighbour for a neighbour average.
+
+use crate::{error::DemoError, settings::Wire};
+use gaggle::{
+    Algorithm, DType, Group, Kind, Op, Rank, Reduce,
+    core::{Cx, Round, Rule, Topology, With},
+};
+
+/// Payload bytes that a rank sends for a mean over everybody of `elems` f32, mean over ranks.
+///
+/// # Errors
+/// The group has no plan for it.
+pub fn all_reduce(group: &Group, elems: usize, wire: Wire) -> Result<f64, DemoError> {
+    let mut op = Op::new(Kind::AllReduce(Reduce::Mean)).coded(wire.codec());
+    if wire == Wire::Bf16 {
+        op = op.by(Algorithm::Direct);
+    }
+    let chosen = group
+        .communicator()
+        .describe(&op, DType::F32, elems)?
+        .algorithm;
+    Ok(mean_per_rank(chosen, group.size(), bytes(elems, wire)))
+}
+
+fn mean_per_rank(algorithm: Algorithm, world: usize, bytes: f64) -> f64 {
+    let p = world as f64;
+    if algorithm == Algorithm::RecursiveDoubling {
+        let rounds = world.ilog2();
+        let core = 1usize << rounds;
+        let rest = world - core;
+        return bytes * (core * rounds as usize + 2 * rest) as f64 / p;
+    }
+    2.0 * bytes * (p - 1.0) / p
+}
+
+/// Payload bytes that a rank sends per step for what `rule` exchanges, over `steps` steps, mean over ranks.
+///
+/// # Errors
+/// The group has no plan for it.
+pub fn exchanges(
+    group: &Group,
+    topology: &dyn Topology,
+    rule: &dyn Rule<f32>,
+    elems: usize,
+    wire: Wire,
+    steps: u64,
+) -> Result<f64, DemoError> {
+    let everyone = all_reduce(group, elems, wire)?;
+    let mut sum = 0.0;
+    for step in 0..steps {
+        for exchange in rule.exchanges(&Cx { step, lr: 0.0 }) {
+            sum += match exchange.with {
+                With::Neighbours => mean_out_degree(topology, step) * bytes(elems, wire),
+                _ => everyone,
+            };
+        }
+    }
+    Ok(sum / steps.max(1) as f64)
+}
+
+fn mean_out_degree(topology: &dyn Topology, t: u64) -> f64 {
+    let mut round = Round::default();
+    let world = topology.world();
+    let links: usize = (0..world as u32)
+        .map(|rank| {
+            topology.round(Rank(rank), t, &mut round);
+            round.to.len()
+        })
+        .sum();
+    links as f64 / world as f64
+}
+
+fn bytes(elems: usize, wire: Wire) -> f64 {
+    let size = match wire {
+        Wire::Plain => 4,
+        Wire::Bf16 => 2,
+    };
+    (elems * size) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_ranks_send_their_vector_once_whatever_the_plan() {
+        for algorithm in [
+            Algorithm::Ring,
+            Algorithm::Direct,
+            Algorithm::RecursiveDoubling,
+        ] {
+            assert_eq!(mean_per_rank(algorithm, 2, 100.0), 100.0);
+        }
+    }
+
+    #[test]
+    fn other_worlds_follow_the_plans() {
+        assert_eq!(mean_per_rank(Algorithm::Ring, 1, 100.0), 0.0);
+        assert_eq!(mean_per_rank(Algorithm::RecursiveDoubling, 1, 100.0), 0.0);
+        assert_eq!(mean_per_rank(Algorithm::Direct, 4, 100.0), 150.0);
+        assert_eq!(mean_per_rank(Algorithm::RecursiveDoubling, 8, 100.0), 300.0);
+        // Three ranks: one joins a pair before, and hears the result after.
+        let three = mean_per_rank(Algorithm::RecursiveDoubling, 3, 300.0);
+        assert!((three - 400.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn degrees_are_counted_per_round() {
+        let one_peer = gaggle::topology::by_name("one-peer-exp", 5).unwrap();
+        assert_eq!(mean_out_degree(&*one_peer, 3), 1.0);
+        let star = gaggle::topology::by_name("star", 5).unwrap();
+        assert_eq!(mean_out_degree(&*star, 0), 8.0 / 5.0);
+        let alone = gaggle::topology::by_name("ring", 1).unwrap();
+        assert_eq!(mean_out_degree(&*alone, 0), 0.0);
+    }
+}

@@ -1,0 +1,320 @@
+//! One step of training, in two ways: gradients averaged over everybody while backward runs, or parameters averaged with neighbours.
+//!
+//! The seam is [`Method`]; [`method`] makes one by name.
+
+use crate::{
+    error::DemoError,
+    formula,
+    model::{Batch, GradientSink, Model, ModelError, Stop, WIDTHS},
+    settings::{ALL_REDUCE, Settings, Wire},
+};
+use gaggle::{
+    Error, Float, Group, Lane, Rank, Weight,
+    core::{Cx, Exchange, Local, MixedMean, Mixer, Topology},
+    ddp::{
+        Bf16Mean, BucketConfig, CommHook, Ddp, DdpConfig, DdpError, MixMeter, MixReport,
+        NeighbourMixer, ParamSpec, PlainMean,
+    },
+    optim::{Decentralised, LocalRule, Sgd, SgdConfig, rule_by_name},
+    topology::facts,
+};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// What a step has cost beside computing. Times are on the group's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepCost {
+    /// Mean loss of this rank's batch, before the step.
+    pub loss: f32,
+    /// At least one operation was under way while this rank went on computing.
+    pub hidden: Duration,
+    /// How long this rank did not compute because of one: it stood still, or its thread was busy sending and receiving.
+    pub wait: Duration,
+}
+
+impl StepCost {
+    /// How long at least one operation was under way, as this rank saw it: until it went on.
+    pub fn communicate(&self) -> Duration {
+        self.hidden + self.wait
+    }
+}
+
+/// A way to train, on one rank. Every rank makes the same calls in the same order.
+pub trait Method {
+    /// One step: gradient of `batch` at `x`, whatever is exchanged, and the update of `x`.
+    ///
+    /// # Errors
+    /// candle's, or the network's with the culprit; the run is over then.
+    fn step(&mut self, model: &Model, x: &mut [f32], batch: &Batch) -> Result<StepCost, DemoError>;
+    /// The payload bytes that a rank should have sent per step, by arithmetic: over `steps` steps, mean over ranks.
+    ///
+    /// # Errors
+    /// The group cannot tell which plan it would use.
+    fn payload_formula(&self, steps: u64) -> Result<f64, DemoError>;
+}
+
+/// The method called `name`, on lanes of its own: `run` is its number in the demo.
+///
+/// # Errors
+/// The ranks disagree about the model, the rule is not stable with this topology, or a name is unknown.
+pub fn method(
+    name: &str,
+    run: usize,
+    settings: &Settings,
+    topology: Box<dyn Topology>,
+    model: &Model,
+    group: &Group,
+) -> Result<Box<dyn Method>, DemoError> {
+    if name == ALL_REDUCE {
+        return Ok(Box::new(Gradients::new(settings, model, group)?));
+    }
+    Ok(Box::new(Parameters::new(
+        name, run, settings, topology, model, group,
+    )?))
+}
+
+/// Gradients averaged in buckets under backward, then momentum SGD on every rank alike.
+struct Gradients {
+    ddp: Ddp<f32>,
+    sink: GradientSink,
+    handing: Arc<Mutex<Handing>>,
+    weight: Weight,
+    sgd: Sgd<f32>,
+    cx: Cx,
+    grad: Vec<f32>,
+    wire: Wire,
+}
+
+/// How handing gradients over went.
+#[derive(Default)]
+struct Handing {
+    /// In this step so far.
+    took: Duration,
+    /// Why the sink has stopped backward.
+    stopped: Option<DdpError>,
+}
+
+impl Gradients {
+    fn new(settings: &Settings, model: &Model, group: &Group) -> Result<Self, DemoError> {
+        let params: Vec<ParamSpec> = model
+            .params()
+            .iter()
+            .map(|p| ParamSpec::new(p.name, p.shape.clone()))
+            .collect();
+        let hook: Arc<dyn CommHook<f32>> = match settings.wire {
+            Wire::Plain => Arc::new(PlainMean),
+            Wire::Bf16 => Arc::new(Bf16Mean),
+        };
+        // About one bucket per layer: the model is small, and the last layers' gradients travel while the first layer's is computed.
+        let layer = |l: usize| size_of::<f32>() * (WIDTHS[l] + 1) * WIDTHS[l + 1];
+        let config = DdpConfig {
+            buckets: BucketConfig {
+                first_bytes: layer(2),
+                cap_bytes: layer(1),
+            },
+            ..DdpConfig::default()
+        };
+        let ddp = Ddp::new(group.clone(), &params, hook, config)?;
+        let handing = Arc::new(Mutex::new(Handing::default()));
+        let (feed, clock, handed) = (ddp.feed(), group.clone(), Arc::clone(&handing));
+        let sink: GradientSink = Arc::new(move |idx, grad| {
+            let began = now(&clock);
+            let outcome = feed.ready(idx, grad);
+            let mut handed = lock(&handed);
+            handed.took += now(&clock).saturating_sub(began);
+            outcome.map_err(|e| {
+                handed.stopped = Some(e);
+                Stop
+            })
+        });
+        let mut sgd = Sgd::new(SgdConfig {
+            momentum: settings.momentum,
+            ..SgdConfig::default()
+        })?;
+        sgd.init(model.len());
+        Ok(Gradients {
+            ddp,
+            sink,
+            handing,
+            weight: Weight::samples(u32::try_from(settings.batch).unwrap_or(u32::MAX)),
+            sgd,
+            cx: Cx {
+                step: 0,
+                lr: settings.lr,
+            },
+            grad: vec![0.0; model.len()],
+            wire: settings.wire,
+        })
+    }
+}
+
+impl Method for Gradients {
+    fn step(&mut self, model: &Model, x: &mut [f32], batch: &Batch) -> Result<StepCost, DemoError> {
+        self.ddp.begin_step(self.weight)?;
+        let loss = model.gradient(x, batch, &self.sink).map_err(|e| {
+            let why = lock(&self.handing).stopped.take();
+            match (e, why) {
+                (ModelError::Stopped, Some(why)) => DemoError::Ddp(why),
+                (e, _) => DemoError::Model(e),
+            }
+        })?;
+        let reduced = self.ddp.finish()?;
+        reduced.copy_to(&mut self.grad)?;
+        let report = reduced.report();
+        // What the thread itself did for the buckets within backward was not hidden from it.
+        let took = std::mem::take(&mut lock(&self.handing).took);
+        let cost = StepCost {
+            loss,
+            hidden: report.hidden.saturating_sub(took),
+            wait: report.wait + took,
+        };
+        let local = Local {
+            at: 0..x.len(),
+            x,
+            g: &self.grad,
+        };
+        self.sgd.step(&self.cx, local);
+        self.cx.step += 1;
+        Ok(cost)
+    }
+
+    fn payload_formula(&self, _steps: u64) -> Result<f64, DemoError> {
+        let mut bytes = 0.0;
+        for bucket in self.ddp.layout().buckets() {
+            bytes += formula::all_reduce(self.ddp.group(), bucket.len_elems, self.wire)?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// A decentralised rule on a topology.
+struct Parameters {
+    driver: Decentralised<f32>,
+    meter: MixMeter,
+    /// How long this thread has been inside the mixer, in this step so far.
+    busy: Arc<Mutex<Duration>>,
+    lr: f64,
+    sink: GradientSink,
+    grad: Arc<Mutex<Vec<f32>>>,
+    topology: Box<dyn Topology>,
+    group: Group,
+    wire: Wire,
+}
+
+impl Parameters {
+    fn new(
+        name: &str,
+        run: usize,
+        settings: &Settings,
+        topology: Box<dyn Topology>,
+        model: &Model,
+        group: &Group,
+    ) -> Result<Self, DemoError> {
+        // Each run counts its rounds from 0, and a lane wants growing ones.
+        let lane = NeighbourMixer::<f32>::FIRST_LANE.0 + 16 * run as u32;
+        let again = gaggle::topology::by_name(&settings.topology, group.size())?;
+        let mixer = NeighbourMixer::on_lanes(group.clone(), again, Lane(lane))?;
+        let meter = mixer.meter();
+        let busy = Arc::new(Mutex::new(Duration::ZERO));
+        let mixer = Timed {
+            mixer,
+            clock: group.clone(),
+            busy: Arc::clone(&busy),
+        };
+        let rule = rule_by_name(name, &settings.rule_config())?;
+        let driver = Decentralised::new(rule, Box::new(mixer), model.len());
+        driver.check(&facts(&*topology), settings.lr)?;
+        let grad = Arc::new(Mutex::new(vec![0.0; model.len()]));
+        let into = Arc::clone(&grad);
+        let spans: Vec<_> = model.params().iter().map(|p| p.at.clone()).collect();
+        let sink: GradientSink = Arc::new(move |idx, g| {
+            lock(&into)[spans[idx].clone()].copy_from_slice(g);
+            Ok(())
+        });
+        Ok(Parameters {
+            driver,
+            meter,
+            busy,
+            lr: settings.lr,
+            sink,
+            grad,
+            topology,
+            group: group.clone(),
+            wire: settings.wire,
+        })
+    }
+}
+
+impl Method for Parameters {
+    fn step(&mut self, model: &Model, x: &mut [f32], batch: &Batch) -> Result<StepCost, DemoError> {
+        let before = self.meter.report();
+        self.driver.before_forward(self.lr, x)?;
+        let loss = model.gradient(x, batch, &self.sink)?;
+        self.driver.step(self.lr, x, &lock(&self.grad))?;
+        let MixReport { communicate, .. } = self.meter.report().since(&before);
+        let wait = std::mem::take(&mut *lock(&self.busy));
+        Ok(StepCost {
+            loss,
+            hidden: communicate.saturating_sub(wait),
+            wait,
+        })
+    }
+
+    fn payload_formula(&self, steps: u64) -> Result<f64, DemoError> {
+        formula::exchanges(
+            &self.group,
+            &*self.topology,
+            self.driver.rule(),
+            lock(&self.grad).len(),
+            self.wire,
+            steps,
+        )
+    }
+}
+
+/// A mixer that notes how long its caller was inside it.
+struct Timed<M> {
+    mixer: M,
+    clock: Group,
+    busy: Arc<Mutex<Duration>>,
+}
+
+impl<M> Timed<M> {
+    fn time<R>(&mut self, f: impl FnOnce(&mut M) -> R) -> R {
+        let began = now(&self.clock);
+        let result = f(&mut self.mixer);
+        *lock(&self.busy) += now(&self.clock).saturating_sub(began);
+        result
+    }
+}
+
+impl<T: Float, M: Mixer<T>> Mixer<T> for Timed<M> {
+    fn rank(&self) -> Rank {
+        self.mixer.rank()
+    }
+    fn world(&self) -> usize {
+        self.mixer.world()
+    }
+    fn outbox(&mut self, slot: usize, n: usize) -> &mut [T] {
+        self.mixer.outbox(slot, n)
+    }
+    fn start(&mut self, exchange: &Exchange, t: u64) -> Result<(), Error> {
+        self.time(|m| m.start(exchange, t))
+    }
+    fn finish(&mut self, slot: usize) -> Result<(), Error> {
+        self.time(|m| m.finish(slot))
+    }
+    fn mean(&self, slot: usize) -> MixedMean<'_, T> {
+        self.mixer.mean(slot)
+    }
+}
+
+fn now(group: &Group) -> Duration {
+    group.communicator().now()
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
