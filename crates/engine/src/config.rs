@@ -43,11 +43,10 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The same with another deadline; the log line comes after a third of it, if that is sooner, and the peers get a tenth of it to answer.
+    /// The same with another deadline; the log line comes after a third of it, if that is sooner.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self.warn_after = self.warn_after.min(timeout / 3);
-        self.grace = self.grace.min(timeout / 10);
         self
     }
 }

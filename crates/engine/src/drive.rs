@@ -4,7 +4,8 @@
 //! One at a time holds the state; a second one leaves a note and goes on.
 
 use crate::{
-    state::{ControlView, LinkSink, State},
+    reports::{ControlView, LinkSink},
+    state::State,
     sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering},
 };
 use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};

@@ -32,13 +32,16 @@ mod op;
 mod program;
 mod protocol;
 mod raw_memory;
+mod record;
+mod reports;
 mod select;
 mod state;
 mod sync;
 mod trouble;
+mod verdict;
 
 pub use config::EngineConfig;
-pub use state::Record;
+pub use record::Record;
 
 use crate::{
     comm::EngineComm,
@@ -48,7 +51,7 @@ use crate::{
 };
 use gaggle_collectives::Plan;
 use gaggle_core::{
-    Clock, Control, Error, Group, GroupInfo, Op, Pending, Rank, Region, Transport, Wake,
+    Cause, Clock, Control, Error, Group, GroupInfo, Op, Pending, Rank, Region, Transport, Wake,
     descriptor::stable_hash,
 };
 use std::{thread::JoinHandle, time::Duration};
@@ -174,7 +177,13 @@ impl Engine {
         }
         let limit = {
             let mut state = self.shared.state.lock();
-            let error = Error::invalid("operation", "this rank has left the job");
+            let me = self.shared.control.me();
+            let error = Cause::PeerLeft {
+                op: "operation".into(),
+                rank: me,
+                world_rank: me,
+            }
+            .into();
             state.close(&self.shared.links, &*self.shared.control, error);
             state.config.leave_limit
         };

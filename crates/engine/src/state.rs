@@ -7,34 +7,23 @@ use crate::{
     op::{OpStart, OpState, Phase, Status, group_rank},
     program::Programs,
     protocol::{Blame, Head, Progress, Word},
+    record::{Record, record},
     sync::Arc,
-    trouble::{Answers, Troubles},
+    trouble::Troubles,
+    verdict::{blame_of, concerns, judge},
 };
-use gaggle_collectives::{Action, Span};
+use gaggle_collectives::Action;
 use gaggle_core::{
-    Cause, Class, Control, ControlSink, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo,
-    Inlet, MsgKey, OpId, Outlet, Rank, Sink, Transfer, Transport, TransportError, Verdict, XferId,
+    Cause, Class, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, MsgKey, OpId,
+    Rank, Transfer, Transport, TransportError, XferId,
 };
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
 };
 
-/// One step that an engine has run, for comparison with the plan.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    /// The operation.
-    pub op: OpId,
-    /// The step's index in the plan.
-    pub step: u32,
-    /// Number in the group of the rank that it exchanged with; `None` for local steps.
-    pub peer: Option<Rank>,
-    /// The elements that it sent, or wrote.
-    pub span: Span,
-}
-
 /// What cannot be done from within a report.
-enum Later {
+pub(crate) enum Later {
     Fail(usize, u64, Error),
     Word(Word),
     DeclareLost(Rank, String),
@@ -56,10 +45,10 @@ pub(crate) struct State {
     /// Which link reaches each world rank.
     route: Vec<Option<u8>>,
     pub(crate) programs: Programs,
-    ops: Vec<Option<Box<OpState>>>,
+    pub(crate) ops: Vec<Option<Box<OpState>>>,
     free: Vec<usize>,
-    by_id: HashMap<OpId, usize>,
-    xfers: HashMap<(u8, XferId), (usize, u32)>,
+    pub(crate) by_id: HashMap<OpId, usize>,
+    pub(crate) xfers: HashMap<(u8, XferId), (usize, u32)>,
     lanes: HashMap<(u64, u32), LaneState>,
     /// Why a group's collectives cannot work any more.
     poisoned: HashMap<u64, Error>,
@@ -67,10 +56,10 @@ pub(crate) struct State {
     groups: HashMap<u64, Arc<GroupInfo>>,
     down: Vec<Option<Down>>,
     ready: VecDeque<(usize, u64, u32)>,
-    later: VecDeque<Later>,
+    pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
-    early: HashMap<OpId, Vec<(Rank, Head)>>,
-    troubles: Troubles,
+    pub(crate) early: HashMap<OpId, Vec<(Rank, Head)>>,
+    pub(crate) troubles: Troubles,
     serial: u64,
     scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
@@ -78,11 +67,11 @@ pub(crate) struct State {
     pub(crate) closed: Option<Error>,
     /// Whether an operation has ended since this was last looked at.
     pub(crate) completed: bool,
-    now: Duration,
+    pub(crate) now: Duration,
 }
 
 /// Early heads kept per operation and rank are few; this bounds what a babbling peer can make us keep.
-const MAX_EARLY: usize = 4096;
+pub(crate) const MAX_EARLY: usize = 4096;
 /// Scratch buffers kept for reuse.
 const MAX_POOL: usize = 16;
 
@@ -231,7 +220,7 @@ impl State {
     }
 
     /// Tells everybody what this rank calls, once.
-    fn describe(&mut self, id: OpId, descriptor: Descriptor) {
+    pub(crate) fn describe(&mut self, id: OpId, descriptor: Descriptor) {
         if self.troubles.say(id) {
             control_word(
                 &mut self.later,
@@ -396,12 +385,18 @@ impl State {
         }
     }
 
-    fn overflow(&mut self, idx: usize, serial: u64) {
+    pub(crate) fn overflow(&mut self, idx: usize, serial: u64) {
         let error = Error::invalid("mean", "the sum of weights is 2³² or more");
         self.later.push_back(Later::Fail(idx, serial, error));
     }
 
-    fn transfer_failed(&mut self, idx: usize, serial: u64, peer: Rank, e: TransportError) {
+    pub(crate) fn transfer_failed(
+        &mut self,
+        idx: usize,
+        serial: u64,
+        peer: Rank,
+        e: TransportError,
+    ) {
         let Some(op) = self.op(idx, serial) else {
             return;
         };
@@ -419,7 +414,7 @@ impl State {
     }
 
     /// A peer has ended the operation in the middle of a message. It knows why and says so over the control plane; only if nothing comes is there a verdict without it.
-    fn peer_gave_up(&mut self, idx: usize) {
+    pub(crate) fn peer_gave_up(&mut self, idx: usize) {
         let (now, grace) = (self.now, self.config.grace);
         if let Some(op) = self.ops[idx].as_deref_mut()
             && op.status == Status::Running
@@ -436,7 +431,7 @@ impl State {
     }
 
     /// A step is over: what waited for it may run.
-    fn step_over(&mut self, idx: usize, step: u32) {
+    pub(crate) fn step_over(&mut self, idx: usize, step: u32) {
         let Some(op) = self.ops[idx].as_deref_mut() else {
             return;
         };
@@ -541,12 +536,12 @@ impl State {
 
     // ---- trouble --------------------------------------------------------------------------
 
-    fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
+    pub(crate) fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
         self.ops[idx].as_ref().is_none_or(|op| op.hash == head.hash)
     }
 
     /// Somebody calls something else under the same number: everybody is asked, and told.
-    fn dispute(&mut self, idx: usize) {
+    pub(crate) fn dispute(&mut self, idx: usize) {
         let Some(op) = self.ops[idx].as_deref_mut() else {
             return;
         };
@@ -559,7 +554,7 @@ impl State {
     }
 
     /// Ends a questionable operation if everybody has answered, or if time is up.
-    fn try_verdict(&mut self, idx: usize, time_is_up: bool) {
+    pub(crate) fn try_verdict(&mut self, idx: usize, time_is_up: bool) {
         let Some(op) = self.ops[idx].as_deref() else {
             return;
         };
@@ -631,7 +626,7 @@ impl State {
     }
 
     /// A rank is gone: operations that need it end, groups with it work no more.
-    fn peer_gone(&mut self, world: Rank, how: &Down) {
+    pub(crate) fn peer_gone(&mut self, world: Rank, how: &Down) {
         let Some(slot) = self.down.get_mut(world.idx()) else {
             return;
         };
@@ -658,7 +653,7 @@ impl State {
         }
     }
 
-    fn failed_elsewhere(&mut self, id: OpId, from: Rank, blame: Blame) {
+    pub(crate) fn failed_elsewhere(&mut self, id: OpId, from: Rank, blame: Blame) {
         if let Some(&idx) = self.by_id.get(&id) {
             let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, from)) else {
                 return;
@@ -671,7 +666,7 @@ impl State {
     }
 
     /// Whether this rank has had the operation.
-    fn is_over(&self, id: &OpId) -> bool {
+    pub(crate) fn is_over(&self, id: &OpId) -> bool {
         let Some(lane) = self.lanes.get(&(id.group, id.lane)) else {
             return false;
         };
@@ -683,7 +678,7 @@ impl State {
     }
 
     /// How far this rank is with an operation.
-    fn progress_of(&self, id: &OpId) -> Progress {
+    pub(crate) fn progress_of(&self, id: &OpId) -> Progress {
         match self.by_id.get(id).and_then(|idx| self.ops[*idx].as_deref()) {
             Some(op) => Progress::Running(op.descriptor),
             None if self.is_over(id) => Progress::Over(self.troubles.recent(id)),
@@ -786,359 +781,6 @@ impl State {
     }
 }
 
-fn control_word(later: &mut VecDeque<Later>, word: Word) {
+pub(crate) fn control_word(later: &mut VecDeque<Later>, word: Word) {
     later.push_back(Later::Word(word));
-}
-
-/// Whether an operation cannot succeed once it has failed at `from`: a collective always; a neighbour round only where something was still to come from there.
-fn concerns(op: &OpState, from: Rank) -> bool {
-    op.id.class == Class::Collective || op.awaited().iter().any(|r| op.world_rank(*r) == from)
-}
-
-/// What the others are told of a failure. A mismatch they find themselves; an abort they are told by its own word.
-fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
-    match error.cause() {
-        Cause::Timeout { waiting_for, .. } => Some(Blame::Timeout(
-            waiting_for.iter().map(|r| op.world_rank(*r)).collect(),
-        )),
-        Cause::PeerLost {
-            world_rank, why, ..
-        } => Some(Blame::Lost(*world_rank, why.clone())),
-        Cause::PeerLeft { world_rank, .. } => Some(Blame::Left(*world_rank)),
-        Cause::Mismatch {
-            deviating,
-            versions,
-            ..
-        } if op.id.class == Class::Neighbour => {
-            let theirs = versions
-                .iter()
-                .find(|(ranks, _)| !ranks.contains(&op.group.rank));
-            let what = theirs.map_or_else(String::new, |(_, what)| what.clone());
-            Some(Blame::Deviates(
-                deviating.iter().map(|r| op.world_rank(*r)).collect(),
-                what,
-            ))
-        }
-        Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
-        other => Some(Blame::Other(other.to_string())),
-    }
-}
-
-/// The verdict over a questionable operation; `None` while answers may still come.
-fn judge(
-    op: &OpState,
-    me: Rank,
-    asked: &[Rank],
-    answers: &Answers,
-    time_is_up: bool,
-    now: Duration,
-) -> Option<Error> {
-    let mut versions: Vec<(Descriptor, Vec<Rank>)> = vec![(op.descriptor, vec![me])];
-    let (mut silent, mut not_started) = (vec![], vec![]);
-    for rank in asked.iter().filter(|r| **r != me) {
-        match answers.get(&op.world_rank(*rank)) {
-            None => silent.push(*rank),
-            Some(Progress::NotStarted) => not_started.push(*rank),
-            Some(Progress::Running(d) | Progress::Over(Some(d))) => {
-                match versions.iter_mut().find(|(v, _)| v == d) {
-                    Some((_, ranks)) => ranks.push(*rank),
-                    None => versions.push((*d, vec![*rank])),
-                }
-            }
-            Some(Progress::Over(None)) => {}
-        }
-    }
-    let disputed = versions.len() > 1;
-    let all_known = silent.is_empty() && not_started.is_empty();
-    if disputed && (all_known || time_is_up) {
-        return Some(mismatch(op, versions));
-    }
-    if !time_is_up {
-        return None;
-    }
-    let detail = describe_absence(&silent, &not_started);
-    let mut waiting_for: Vec<Rank> = silent.into_iter().chain(not_started).collect();
-    if op.id.class == Class::Neighbour {
-        let awaited = op.awaited();
-        waiting_for.retain(|r| awaited.contains(r));
-    }
-    if waiting_for.is_empty() {
-        waiting_for = op.awaited();
-    }
-    waiting_for.sort_unstable();
-    let cause = Cause::Timeout {
-        op: op.descriptor.name(),
-        waiting_for,
-        waited: now.saturating_sub(op.started),
-        detail,
-        partly_written: op.touched,
-    };
-    Some(cause.into())
-}
-
-fn describe_absence(silent: &[Rank], not_started: &[Rank]) -> String {
-    let mut parts = vec![];
-    if !silent.is_empty() {
-        let verb = if silent.len() == 1 { "does" } else { "do" };
-        parts.push(format!(
-            "{} {verb} not answer",
-            gaggle_core::name_ranks(silent)
-        ));
-    }
-    if !not_started.is_empty() {
-        let verb = if not_started.len() == 1 {
-            "has"
-        } else {
-            "have"
-        };
-        parts.push(format!(
-            "{} {verb} not called it",
-            gaggle_core::name_ranks(not_started)
-        ));
-    }
-    if parts.is_empty() {
-        parts.push("all have called it, but nothing moves".into());
-    }
-    parts.join(", ")
-}
-
-fn mismatch(op: &OpState, mut versions: Vec<(Descriptor, Vec<Rank>)>) -> Error {
-    for (_, ranks) in &mut versions {
-        ranks.sort_unstable();
-    }
-    versions.sort_by_key(|(_, ranks)| ranks[0]);
-    let most = versions
-        .iter()
-        .map(|(_, ranks)| ranks.len())
-        .max()
-        .unwrap_or(0);
-    let majorities = versions
-        .iter()
-        .filter(|(_, ranks)| ranks.len() == most)
-        .count();
-    let mut deviating: Vec<Rank> = versions
-        .iter()
-        .filter(|(_, ranks)| majorities > 1 || ranks.len() < most)
-        .flat_map(|(_, ranks)| ranks.clone())
-        .collect();
-    deviating.sort_unstable();
-    let texts: Vec<String> = versions.iter().map(|(d, _)| d.to_string()).collect();
-    let alike = texts
-        .iter()
-        .any(|t| texts.iter().filter(|u| *u == t).count() > 1);
-    let versions = versions
-        .into_iter()
-        .zip(texts)
-        .map(|((d, ranks), text)| {
-            // Versions that read the same differ in their settings.
-            let text = if alike {
-                format!(
-                    "{text}, slices of {}, epoch {}, settings {:x}",
-                    d.slice, d.epoch, d.tables
-                )
-            } else {
-                text
-            };
-            (ranks, text)
-        })
-        .collect();
-    Cause::Mismatch {
-        op: op.id.to_string(),
-        deviating,
-        versions,
-        partly_written: op.touched,
-    }
-    .into()
-}
-
-fn record(op: &OpState, step: u32) -> Record {
-    let (peer, span) = match &op.program.steps[step as usize].action {
-        Action::Send { to, src, .. } => (Some(*to), *src),
-        Action::Recv { from, dst, .. } => (Some(*from), *dst),
-        Action::Fold { dst, .. } | Action::Copy { dst, .. } => (None, *dst),
-        Action::Weigh { span, .. } | Action::Divide { span, .. } | Action::Recode { span, .. } => {
-            (None, *span)
-        }
-        Action::Mix { own, .. } => (None, *own),
-    };
-    Record {
-        op: op.id,
-        step,
-        peer,
-        span,
-    }
-}
-
-/// The engine as one transport sees it.
-pub(crate) struct LinkSink<'a> {
-    pub(crate) state: &'a mut State,
-    pub(crate) link: u8,
-}
-
-impl LinkSink<'_> {
-    fn find(&mut self, id: XferId) -> Option<(usize, u32)> {
-        self.state.xfers.get(&(self.link, id)).copied()
-    }
-}
-
-impl Sink for LinkSink<'_> {
-    fn outgoing(&mut self, id: XferId, at: u64, out: &mut dyn Outlet) {
-        if let Some((idx, step)) = self.find(id)
-            && let Some(op) = self.state.ops[idx].as_deref()
-        {
-            op.fill(step, at, out);
-        }
-    }
-
-    fn opened(&mut self, id: XferId, head: &[u8]) -> Verdict {
-        let Some((idx, step)) = self.find(id) else {
-            return Verdict::Refuse;
-        };
-        let Some(op) = self.state.ops[idx].as_deref_mut() else {
-            return Verdict::Refuse;
-        };
-        match Head::read(head) {
-            Some(head) if head.hash == op.hash => {
-                op.open(step, head.weight);
-                Verdict::Take
-            }
-            _ => {
-                // Refused: the transport has forgotten the transfer.
-                op.xfers[step as usize] = None;
-                self.state.xfers.remove(&(self.link, id));
-                self.state.dispute(idx);
-                Verdict::Refuse
-            }
-        }
-    }
-
-    fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
-        let op = self
-            .find(id)
-            .and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
-        match op {
-            Some((op, step)) => op.take(step, at, part),
-            None => {
-                let n = part.peek().len();
-                part.consume(n);
-            }
-        }
-    }
-
-    fn unexpected(&mut self, from: Rank, key: MsgKey, head: &[u8]) -> Verdict {
-        let Some(head) = Head::read(head) else {
-            return Verdict::Refuse;
-        };
-        let state = &mut *self.state;
-        if state.is_over(&key.op) {
-            return Verdict::Refuse;
-        }
-        match state.by_id.get(&key.op) {
-            Some(&idx) => {
-                if !state.agrees(idx, from, &head) {
-                    state.dispute(idx);
-                    return Verdict::Refuse;
-                }
-            }
-            None => {
-                let n: usize = state.early.values().map(Vec::len).sum();
-                let heads = state.early.entry(key.op).or_default();
-                if n < MAX_EARLY && !heads.iter().any(|(r, _)| *r == from) {
-                    heads.push((from, head));
-                }
-            }
-        }
-        Verdict::Take
-    }
-
-    fn done(&mut self, id: XferId, result: Result<(), TransportError>) {
-        let Some((idx, step)) = self.state.xfers.remove(&(self.link, id)) else {
-            return;
-        };
-        let Some(op) = self.state.ops[idx].as_deref_mut() else {
-            return;
-        };
-        op.xfers[step as usize] = None;
-        let serial = op.serial;
-        if let Err(e) = result {
-            let peer = match &op.program.steps[step as usize].action {
-                Action::Send { to, .. } => *to,
-                Action::Recv { from, .. } => *from,
-                _ => return,
-            };
-            let world = op.world_rank(peer);
-            match e {
-                TransportError::Misuse { .. } => return self.state.peer_gave_up(idx),
-                // Another length means another call; the descriptors will tell.
-                TransportError::Length { .. } => return self.state.dispute(idx),
-                _ => {}
-            }
-            return self.state.transfer_failed(idx, serial, world, e);
-        }
-        if matches!(op.program.steps[step as usize].action, Action::Send { .. }) {
-            op.bytes_sent += op.wire(step).1;
-        }
-        if op.settle(step) {
-            self.state.step_over(idx, step);
-        } else {
-            self.state.overflow(idx, serial);
-        }
-    }
-
-    fn down(&mut self, peer: Rank, how: Down) {
-        if let Down::Lost(why) = &how {
-            self.state
-                .later
-                .push_back(Later::DeclareLost(peer, why.clone()));
-        }
-        self.state.peer_gone(peer, &how);
-    }
-}
-
-/// The engine as the control plane sees it.
-pub(crate) struct ControlView<'a>(pub(crate) &'a mut State);
-
-impl ControlSink for ControlView<'_> {
-    fn message(&mut self, from: Rank, payload: &[u8]) {
-        let state = &mut *self.0;
-        match Word::from_bytes(payload) {
-            None => tracing::warn!(%from, bytes = payload.len(), "control message makes no sense"),
-            Some(Word::Query(id)) => {
-                state.troubles.ask(id, state.now, Duration::ZERO);
-                let progress = state.progress_of(&id);
-                control_word(&mut state.later, Word::Describe(id, progress));
-            }
-            Some(Word::Describe(id, progress)) => {
-                if state.is_over(&id) {
-                    // Somebody disputes what is over here: tell what it was, once.
-                    if matches!(progress, Progress::Running(_)) && state.troubles.say(id) {
-                        let mine = state.progress_of(&id);
-                        control_word(&mut state.later, Word::Describe(id, mine));
-                    }
-                    return;
-                }
-                state.troubles.answer(id, from, progress);
-                if let Some(&idx) = state.by_id.get(&id)
-                    && let Some(descriptor) = state.ops[idx].as_deref().map(|op| op.descriptor)
-                {
-                    if state.troubles.disputed(&id, &descriptor) {
-                        state.dispute(idx);
-                    } else {
-                        state.describe(id, descriptor);
-                        state.try_verdict(idx, false);
-                    }
-                }
-            }
-            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, from, blame),
-            Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
-        }
-    }
-
-    fn lost(&mut self, rank: Rank, why: &str) {
-        self.0.peer_gone(rank, &Down::Lost(why.to_owned()));
-    }
-
-    fn left(&mut self, _rank: Rank) {
-        // The data link says so too, after the last data; only then is it true for operations.
-    }
 }

@@ -1,44 +1,103 @@
-//! Ranks as threads, for the engine's own tests.
+//! Ranks as threads over any link, for the engine's own tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 pub mod sim;
 
-use gaggle_core::{Group, SystemClock, Transport};
+use gaggle_core::{Control, Group, Rank, SystemClock, Transport};
 use gaggle_engine::{Engine, EngineConfig};
-use gaggle_transport::{control, inproc};
-use std::{sync::Arc, time::Duration};
+use gaggle_transport::{control, inproc, tcp};
+use std::{
+    net::{TcpListener, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Settings of tests: 5 s, as in the trials.
 pub fn config() -> EngineConfig {
     EngineConfig::default().with_timeout(Duration::from_secs(5))
 }
 
-/// Runs `f` on `n` ranks over the in-process transport; results in rank order.
-pub fn local<R: Send>(
-    n: u32,
-    config: &EngineConfig,
-    f: impl Fn(&Engine, Group) -> R + Sync,
-) -> Vec<R> {
-    let links = inproc::world(n)
-        .into_iter()
-        .map(|t| Box::new(t) as Box<dyn Transport>);
-    let ranks: Vec<_> = links.zip(control::inproc(n)).collect();
-    std::thread::scope(|s| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|(link, control)| {
-                let (f, config) = (&f, config.clone());
-                s.spawn(move || {
-                    let clock = Arc::new(SystemClock::new());
-                    let engine = Engine::new(vec![link], Box::new(control), clock, config).unwrap();
-                    let group = engine.group();
-                    f(&engine, group)
+/// Over what the ranks of a test talk.
+#[derive(Clone, Copy, Debug)]
+pub enum Link {
+    Threads,
+    Tcp,
+}
+
+type Seat = (Box<dyn Transport>, Box<dyn Control>);
+
+impl Link {
+    /// What each of `n` ranks needs to talk to the others.
+    pub fn seats(self, n: u32) -> Vec<Seat> {
+        match self {
+            Link::Threads => inproc::world(n)
+                .into_iter()
+                .zip(control::inproc(n))
+                .map(|(t, c)| -> Seat { (Box::new(t), Box::new(c)) })
+                .collect(),
+            Link::Tcp => {
+                let data = mesh(n, |_, _| true);
+                let control = mesh(n, |a, b| control::neighbours(a, n).contains(&b));
+                let seat = |(me, (data, control))| -> Seat {
+                    let me = Rank(me as u32);
+                    let config = tcp::TcpConfig::default();
+                    let transport = tcp::TcpTransport::new(me, data, config).unwrap();
+                    (
+                        Box::new(transport),
+                        Box::new(control::TcpControl::new(me, n, control).unwrap()),
+                    )
+                };
+                data.into_iter()
+                    .zip(control)
+                    .enumerate()
+                    .map(seat)
+                    .collect()
+            }
+        }
+    }
+
+    /// Runs `f` on `n` ranks, each a thread; results in rank order.
+    pub fn local<R: Send>(
+        self,
+        n: u32,
+        config: &EngineConfig,
+        f: impl Fn(&Engine, Group) -> R + Sync,
+    ) -> Vec<R> {
+        let seats = self.seats(n);
+        std::thread::scope(|s| {
+            let threads: Vec<_> = seats
+                .into_iter()
+                .map(|(link, control)| {
+                    let (f, config) = (&f, config.clone());
+                    s.spawn(move || {
+                        let clock = Arc::new(SystemClock::new());
+                        let engine = Engine::new(vec![link], control, clock, config).unwrap();
+                        let group = engine.group();
+                        f(&engine, group)
+                    })
                 })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
+/// Connections over loopback between all pairs that `wanted` says.
+fn mesh(n: u32, wanted: impl Fn(Rank, Rank) -> bool) -> Vec<Vec<(Rank, TcpStream)>> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut all: Vec<Vec<_>> = (0..n).map(|_| vec![]).collect();
+    for a in 0..n {
+        for b in a + 1..n {
+            if wanted(Rank(a), Rank(b)) {
+                let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let (back, _) = listener.accept().unwrap();
+                all[a as usize].push((Rank(b), out));
+                all[b as usize].push((Rank(a), back));
+            }
+        }
+    }
+    all
 }
 
 pub const WORLDS: [u32; 6] = [1, 2, 3, 5, 7, 8];

@@ -1,10 +1,6 @@
-//! Every collective on real ranks: results against a serial reference, the same bits everywhere, mistakes refused.
+// Every collective on real ranks: results against a serial reference, the same bits everywhere, mistakes refused.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
-
-mod common;
-
-use common::{WORLDS, config, lengths, local};
+use crate::common::{WORLDS, config, lengths};
 use gaggle_core::{
     Algorithm, Cause, Codec, Element, Float, Form, Kind, Lane, Max, Mean, Min, Op, Prod, Rank,
     Reduce, Round, Sum, Weight,
@@ -63,7 +59,7 @@ ints!(i32, i64, u8);
 
 fn check_all_reduce<T: Number>(reduces: &[Reduce]) {
     for world in WORLDS {
-        let results = local(world, &config(), |_, group| {
+        let results = LINK.local(world, &config(), |_, group| {
             let mut all = vec![];
             for algorithm in ALL_REDUCE {
                 for reduce in reduces {
@@ -121,7 +117,7 @@ fn all_reduce_of_integers_wraps() {
 
 #[test]
 fn typed_methods_name_the_reduction() {
-    local(3, &config(), |_, group| {
+    LINK.local(3, &config(), |_, group| {
         let r = group.rank().0 as f32;
         let mut x = [r, 1.0];
         group.all_reduce(&mut x, Sum).unwrap();
@@ -142,7 +138,7 @@ fn slices_change_nothing() {
         let mut small = config();
         small.slice_bytes = 28;
         let run = |c: &_| {
-            local(world, c, |_, group| {
+            LINK.local(world, c, |_, group| {
                 ALL_REDUCE.map(|a| {
                     let mut x: Vec<f32> = (0..101)
                         .map(|i| (i * (group.rank().0 + 1)) as f32 * 0.1)
@@ -162,7 +158,7 @@ fn slices_change_nothing() {
 fn weighted_means_and_drained_ranks() {
     for world in WORLDS {
         for algorithm in ALL_REDUCE {
-            let results = local(world, &config(), |_, group| {
+            let results = LINK.local(world, &config(), |_, group| {
                 let r = group.rank().0;
                 // Rank 0 has nothing to say, and says it in NaN.
                 let weight = Weight::samples(3 * r);
@@ -199,7 +195,7 @@ fn weighted_means_and_drained_ranks() {
 #[test]
 fn nobody_contributes_and_nothing_changes() {
     for algorithm in ALL_REDUCE {
-        let results = local(3, &config(), |_, group| {
+        let results = LINK.local(3, &config(), |_, group| {
             let mut x = vec![f32::from(group.rank().0 as u8) + 0.5; 7];
             let op = Op::new(Kind::AllReduce(Reduce::Mean))
                 .by(algorithm)
@@ -217,7 +213,7 @@ fn nobody_contributes_and_nothing_changes() {
 #[test]
 fn uneven_batches_weigh_by_samples() {
     // Trial 4c: 3 samples with mean gradient 1, one sample with 5.
-    let results = local(2, &config(), |_, group| {
+    let results = LINK.local(2, &config(), |_, group| {
         let (samples, gradient) = if group.rank() == Rank(0) {
             (3, 1.0f32)
         } else {
@@ -236,7 +232,7 @@ fn uneven_batches_weigh_by_samples() {
 #[test]
 fn bf16_on_the_wire_rounds_once() {
     for world in WORLDS {
-        let results = local(world, &config(), |_, group| {
+        let results = LINK.local(world, &config(), |_, group| {
             let mut x: Vec<f32> = (0..101)
                 .map(|i| 1.0 + (i as f32) / 97.0 + group.rank().0 as f32)
                 .collect();
@@ -262,7 +258,7 @@ fn bf16_on_the_wire_rounds_once() {
 #[test]
 fn broadcast_from_every_root() {
     for world in WORLDS {
-        let results = local(world, &config(), |_, group| {
+        let results = LINK.local(world, &config(), |_, group| {
             let mut all = vec![];
             for root in 0..world {
                 for len in lengths(world) {
@@ -283,7 +279,7 @@ fn broadcast_from_every_root() {
 #[test]
 fn all_gather_in_rank_order() {
     for world in WORLDS {
-        local(world, &config(), |_, group| {
+        LINK.local(world, &config(), |_, group| {
             for len in lengths(world) {
                 let x: Vec<i32> = (0..len).map(|i| value(group.rank().0, i) as i32).collect();
                 let all = group.all_gather(&x).unwrap();
@@ -308,7 +304,7 @@ fn a_barrier_holds_until_all_have_come() {
     use std::sync::atomic::{AtomicU32, Ordering};
     for world in WORLDS {
         let come = AtomicU32::new(0);
-        local(world, &config(), |_, group| {
+        LINK.local(world, &config(), |_, group| {
             for round in 1..=5 {
                 come.fetch_add(1, Ordering::SeqCst);
                 group.barrier().unwrap();
@@ -337,7 +333,7 @@ fn uni_ring(world: u32, rank: u32, form: Form) -> Round {
 fn neighbour_averages_in_both_forms() {
     for world in WORLDS {
         for form in [Form::Delta, Form::Sum] {
-            local(world, &config(), |_, group| {
+            LINK.local(world, &config(), |_, group| {
                 for (t, len) in lengths(world).into_iter().enumerate() {
                     let me = group.rank().0;
                     let round = uni_ring(world, me, form);
@@ -355,7 +351,7 @@ fn neighbour_averages_in_both_forms() {
 
 #[test]
 fn a_rank_without_neighbours_keeps_its_values() {
-    local(3, &config(), |_, group| {
+    LINK.local(3, &config(), |_, group| {
         let me = group.rank().0;
         // Ranks 0 and 1 exchange, rank 2 is alone.
         let mut round = Round {
@@ -379,7 +375,7 @@ fn a_rank_without_neighbours_keeps_its_values() {
 
 #[test]
 fn sender_weights_scale_on_the_way_out() {
-    let results = local(2, &config(), |_, group| {
+    let results = LINK.local(2, &config(), |_, group| {
         let me = group.rank().0;
         let other = Rank(1 - me);
         let mut all = vec![];
@@ -404,7 +400,7 @@ fn sender_weights_scale_on_the_way_out() {
 
 #[test]
 fn skipped_rounds_desynchronise_nobody() {
-    let results = local(2, &config(), |_, group| {
+    let results = LINK.local(2, &config(), |_, group| {
         let me = group.rank().0;
         let mut x = [me as f32];
         for t in 0..200u64 {
@@ -437,7 +433,7 @@ fn skipped_rounds_desynchronise_nobody() {
 #[test]
 fn lanes_may_be_used_in_different_orders() {
     for world in WORLDS {
-        local(world, &config(), |_, group| {
+        LINK.local(world, &config(), |_, group| {
             let me = group.rank().0;
             let mut order: Vec<u32> = (1..=6).collect();
             order.rotate_left(me as usize % 6);
@@ -458,11 +454,11 @@ fn lanes_may_be_used_in_different_orders() {
 
 #[test]
 fn scoped_operations_borrow() {
-    local(3, &config(), |_, group| {
+    LINK.local(3, &config(), |_, group| {
         let (mut a, mut b) = (vec![1.0f32; 1000], vec![2.0f32; 10]);
         group.scope(|s| {
             let first = s.all_reduce(&mut a, Sum);
-            std::mem::forget(s.all_reduce(&mut b, Sum));
+            let _ignored = s.all_reduce(&mut b, Sum);
             assert_eq!(first.wait().unwrap()[0], 3.0);
         });
         assert_eq!(b, [6.0; 10]);
@@ -471,7 +467,7 @@ fn scoped_operations_borrow() {
 
 #[test]
 fn subgroups_are_made_in_any_order_by_their_members() {
-    local(5, &config(), |_, group| {
+    LINK.local(5, &config(), |_, group| {
         let me = group.rank().0;
         let even: Vec<Rank> = [4, 0, 2].map(Rank).to_vec();
         let odd: Vec<Rank> = [1, 3].map(Rank).to_vec();
@@ -510,7 +506,7 @@ fn subgroups_are_made_in_any_order_by_their_members() {
 
 #[test]
 fn mistakes_are_refused_before_anything_is_sent() {
-    local(2, &config(), |_, group| {
+    LINK.local(2, &config(), |_, group| {
         let me = group.rank();
         let check = |op: Op, x: &mut [f32], text: &str| {
             let e = group.run(&op, x).unwrap_err();
@@ -594,7 +590,7 @@ fn futures_complete_and_detached_work_goes_on() {
             self.0.unpark();
         }
     }
-    local(3, &config(), |_, group| {
+    LINK.local(3, &config(), |_, group| {
         drop(group.start_all_reduce(vec![1.0f32; 100], Sum));
         let mut work = pin!(group.start_all_reduce(vec![2.0f32; 100], Sum));
         let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));

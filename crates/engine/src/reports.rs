@@ -1,0 +1,185 @@
+//! What transports and the control plane report, and what the state makes of it.
+
+use crate::{
+    protocol::{Head, Progress, Word},
+    state::{Later, MAX_EARLY, State, control_word},
+};
+use gaggle_collectives::Action;
+use gaggle_core::{
+    ControlSink, Down, Inlet, MsgKey, Outlet, Rank, Sink, TransportError, Verdict, XferId,
+};
+use std::time::Duration;
+
+/// The engine as one transport sees it.
+pub(crate) struct LinkSink<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) link: u8,
+}
+
+impl LinkSink<'_> {
+    fn find(&mut self, id: XferId) -> Option<(usize, u32)> {
+        self.state.xfers.get(&(self.link, id)).copied()
+    }
+}
+
+impl Sink for LinkSink<'_> {
+    fn outgoing(&mut self, id: XferId, at: u64, out: &mut dyn Outlet) {
+        if let Some((idx, step)) = self.find(id)
+            && let Some(op) = self.state.ops[idx].as_deref()
+        {
+            op.fill(step, at, out);
+        }
+    }
+
+    fn opened(&mut self, id: XferId, head: &[u8]) -> Verdict {
+        let Some((idx, step)) = self.find(id) else {
+            return Verdict::Refuse;
+        };
+        let Some(op) = self.state.ops[idx].as_deref_mut() else {
+            return Verdict::Refuse;
+        };
+        match Head::read(head) {
+            Some(head) if head.hash == op.hash => {
+                op.open(step, head.weight);
+                Verdict::Take
+            }
+            _ => {
+                // Refused: the transport has forgotten the transfer.
+                op.xfers[step as usize] = None;
+                self.state.xfers.remove(&(self.link, id));
+                self.state.dispute(idx);
+                Verdict::Refuse
+            }
+        }
+    }
+
+    fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
+        let op = self
+            .find(id)
+            .and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
+        match op {
+            Some((op, step)) => op.take(step, at, part),
+            None => {
+                let n = part.peek().len();
+                part.consume(n);
+            }
+        }
+    }
+
+    fn unexpected(&mut self, from: Rank, key: MsgKey, head: &[u8]) -> Verdict {
+        let Some(head) = Head::read(head) else {
+            return Verdict::Refuse;
+        };
+        let state = &mut *self.state;
+        if state.is_over(&key.op) {
+            return Verdict::Refuse;
+        }
+        match state.by_id.get(&key.op) {
+            Some(&idx) => {
+                if !state.agrees(idx, from, &head) {
+                    state.dispute(idx);
+                    return Verdict::Refuse;
+                }
+            }
+            None => {
+                let n: usize = state.early.values().map(Vec::len).sum();
+                let heads = state.early.entry(key.op).or_default();
+                if n < MAX_EARLY && !heads.iter().any(|(r, _)| *r == from) {
+                    heads.push((from, head));
+                }
+            }
+        }
+        Verdict::Take
+    }
+
+    fn done(&mut self, id: XferId, result: Result<(), TransportError>) {
+        let Some((idx, step)) = self.state.xfers.remove(&(self.link, id)) else {
+            return;
+        };
+        let Some(op) = self.state.ops[idx].as_deref_mut() else {
+            return;
+        };
+        op.xfers[step as usize] = None;
+        let serial = op.serial;
+        if let Err(e) = result {
+            let peer = match &op.program.steps[step as usize].action {
+                Action::Send { to, .. } => *to,
+                Action::Recv { from, .. } => *from,
+                _ => return,
+            };
+            let world = op.world_rank(peer);
+            match e {
+                TransportError::Misuse { .. } => return self.state.peer_gave_up(idx),
+                // Another length means another call; the descriptors will tell.
+                TransportError::Length { .. } => return self.state.dispute(idx),
+                _ => {}
+            }
+            return self.state.transfer_failed(idx, serial, world, e);
+        }
+        if matches!(op.program.steps[step as usize].action, Action::Send { .. }) {
+            op.bytes_sent += op.wire(step).1;
+        }
+        if op.settle(step) {
+            self.state.step_over(idx, step);
+        } else {
+            self.state.overflow(idx, serial);
+        }
+    }
+
+    fn down(&mut self, peer: Rank, how: Down) {
+        if let Down::Lost(why) = &how {
+            self.state
+                .later
+                .push_back(Later::DeclareLost(peer, why.clone()));
+        }
+        self.state.peer_gone(peer, &how);
+    }
+}
+
+/// The engine as the control plane sees it.
+pub(crate) struct ControlView<'a>(pub(crate) &'a mut State);
+
+impl ControlSink for ControlView<'_> {
+    fn message(&mut self, from: Rank, payload: &[u8]) {
+        let state = &mut *self.0;
+        match Word::from_bytes(payload) {
+            None => tracing::warn!(%from, bytes = payload.len(), "control message makes no sense"),
+            Some(Word::Query(id)) => {
+                state.troubles.ask(id, state.now, Duration::ZERO);
+                let progress = state.progress_of(&id);
+                control_word(&mut state.later, Word::Describe(id, progress));
+            }
+            Some(Word::Describe(id, progress)) => {
+                if state.is_over(&id) {
+                    // Somebody disputes what is over here: tell what it was, once.
+                    if matches!(progress, Progress::Running(_)) && state.troubles.say(id) {
+                        let mine = state.progress_of(&id);
+                        control_word(&mut state.later, Word::Describe(id, mine));
+                    }
+                    return;
+                }
+                state.troubles.answer(id, from, progress);
+                if let Some(&idx) = state.by_id.get(&id)
+                    && let Some(descriptor) = state.ops[idx].as_deref().map(|op| op.descriptor)
+                {
+                    if state.troubles.disputed(&id, &descriptor) {
+                        state.dispute(idx);
+                    } else {
+                        state.describe(id, descriptor);
+                        state.try_verdict(idx, false);
+                    }
+                }
+            }
+            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, from, blame),
+            Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
+        }
+    }
+
+    fn lost(&mut self, rank: Rank, why: &str) {
+        self.0.peer_gone(rank, &Down::Lost(why.to_owned()));
+    }
+
+    fn left(&mut self, _rank: Rank) {
+        // The data link says so too, after the last data; only then is it true for operations.
+    }
+}
