@@ -45,6 +45,8 @@ pub struct TcpConfig {
     /// Idle time after which a silent peer's host is asked whether it is there, and how often.
     pub keepalive: Duration,
     /// How long sent bytes may stay unacknowledged before the connection counts as broken; `None` leaves it to the system. Linux only.
+    ///
+    /// Linux counts the time in which a live peer reads nothing and its window is closed, too: a value below the longest time that a rank may be absent breaks good links.
     pub user_timeout: Option<Duration>,
     /// Unsent bytes in the kernel that can no longer be overtaken by more urgent ones. Linux only.
     pub unsent: u32,
@@ -54,7 +56,8 @@ impl Default for TcpConfig {
     fn default() -> Self {
         TcpConfig {
             keepalive: Duration::from_secs(10),
-            user_timeout: Some(Duration::from_secs(60)),
+            // Dead hosts are the control plane's to notice.
+            user_timeout: None,
             unsent: 256 << 10,
         }
     }
