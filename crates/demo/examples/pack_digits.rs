@@ -49,7 +49,10 @@ fn main() -> anyhow::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file: File = serde_json::from_slice(&fs::read(path)?)?;
-    ensure!(file.data.len() % PIXELS == 0, "a part of an image is left");
+    ensure!(
+        file.data.len().is_multiple_of(PIXELS),
+        "a part of an image is left"
+    );
     file.data
         .iter()
         .map(|&v| {

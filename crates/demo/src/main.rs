@@ -17,7 +17,7 @@ use gaggle_demo::{
     summary::Story,
     train::demo,
 };
-use std::{error::Error, process::ExitCode, time::Duration};
+use std::{error::Error, io::IsTerminal, process::ExitCode, time::Duration};
 
 /// Long enough for a busy machine, short enough to watch: a rank that stands still is named after this time.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     raw_env::one_thread_per_rank();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
@@ -54,9 +57,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         return run_threads(args, &settings, &digits);
     }
     let launched = std::env::var_os("WORLD_SIZE").is_some() || std::env::var_os("RANK").is_some();
-    match args.ranks {
-        Some(n) if n > 1 && !launched => return Err((None, DemoError::NoLauncher(n))),
-        _ => {}
+    if let Some(n) = args.ranks.filter(|n| *n > 1 && !launched) {
+        return Err((None, DemoError::NoLauncher(n)));
     }
     let config = EngineConfig::default().with_timeout(TIMEOUT);
     let job = gaggle::join_with(config).map_err(|e| (None, e.into()))?;
