@@ -400,34 +400,37 @@ fn sender_weights_scale_on_the_way_out() {
 
 #[test]
 fn skipped_rounds_desynchronise_nobody() {
-    let results = LINK.local(2, &config(), |_, group| {
-        let me = group.rank().0;
-        let mut x = [me as f32];
-        for t in 0..200u64 {
-            // Rank 0 sends in every round, rank 1 listens to every tenth only.
-            let mut round = Round {
-                keep: 1.0,
-                ..Round::default()
-            };
-            if me == 0 {
-                round.to.push((Rank(1), 1.0));
-            } else if t % 10 == 0 {
-                round = Round {
-                    from: vec![(Rank(0), 0.5)],
-                    to: vec![],
-                    keep: 0.5,
-                    form: Form::Delta,
+    for codec in [Codec::None, Codec::Bf16] {
+        let results = LINK.local(2, &config(), |_, group| {
+            let me = group.rank().0;
+            let mut x = vec![me as f32; 100];
+            for t in 0..200u64 {
+                // Rank 0 sends in every round, rank 1 listens to every tenth only.
+                let mut round = Round {
+                    keep: 1.0,
+                    ..Round::default()
                 };
-            } else {
-                continue;
+                if me == 0 {
+                    round.to.push((Rank(1), 1.0));
+                } else if t % 10 == 0 {
+                    round = Round {
+                        from: vec![(Rank(0), 0.5)],
+                        to: vec![],
+                        keep: 0.5,
+                        form: Form::Delta,
+                    };
+                } else {
+                    continue;
+                }
+                let op = Op::new(Kind::Mix { round, t }).coded(codec);
+                group.run(&op, &mut x).unwrap();
             }
-            group.mix(&mut x, &round, t).unwrap();
-        }
-        group.barrier().unwrap();
-        x[0]
-    });
-    assert_eq!(results[0], 0.0);
-    assert_eq!(results[1], 0.5f32.powi(20));
+            group.barrier().unwrap();
+            x
+        });
+        assert_eq!(results[0], [0.0; 100]);
+        assert_eq!(results[1], [0.5f32.powi(20); 100], "{codec}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! [`world`] makes one [`InprocTransport`] per rank.
 //! A send with a [`Loan`](gaggle_core::Loan) is put on the receiver's table, and the receiver's `progress` shows the lent bytes to its sink where they lie; each byte is copied at most once, by that sink.
 //! A send without one is filled into a pooled staging buffer once its receive is posted, so that what nobody waits for occupies nothing.
+//! A message of a neighbour round is the exception: its receiver may skip the round, so what comes before its receive is copied and held, within a credit per link, and its sender goes on.
 //! A receiver's table, its completions and its parking place are under one lock per rank; two locks are taken in the order of ranks; no lock is held in a callback.
 
 mod raw;
@@ -11,8 +12,8 @@ mod state;
 
 use crate::pieces::{self, ABORTED};
 use gaggle_core::{
-    Armed, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport, TransportError,
-    Wake, XferId,
+    Armed, Class, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport,
+    TransportError, Wake, XferId,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use state::{Life, NONE, Offer, Pair, Slot, State};
@@ -170,6 +171,7 @@ impl InprocTransport {
             announced: false,
             opened: false,
             cancelled: false,
+            held: 0,
             paid,
             recv: NONE,
         });
@@ -186,6 +188,9 @@ impl InprocTransport {
         }
         if recv == NONE {
             theirs.news.push_back((place, id));
+            if t.key.op.class == Class::Neighbour && !paid && loan.is_none() {
+                mine.push_fill(id);
+            }
         } else {
             Self::join(&mut theirs, &mut mine, place, recv);
         }

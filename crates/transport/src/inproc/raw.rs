@@ -32,13 +32,13 @@ impl<'a> Section<'a> {
     pub(super) fn read(
         home: &'a RankBox,
         state: &mut State,
-        about: XferId,
+        about: Option<XferId>,
         place: u32,
     ) -> Option<Self> {
         let offer = state.offers.get(place)?;
         let loan = offer.loan;
         state.reading = Some((offer.src, offer.id));
-        state.calling = Some(about);
+        state.calling = about;
         Some(Section {
             home,
             loan,

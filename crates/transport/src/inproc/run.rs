@@ -4,10 +4,10 @@ use super::{
     InprocTransport, Life, NONE, RankBox, Relaxed,
     raw::Section,
     ring,
-    state::{Chunk, Job, State},
+    state::{CREDIT, Chunk, Job, State},
 };
 use crate::pieces::{Piece, Room, slot_of};
-use gaggle_core::{Dir, HEAD_MAX, Rank, Sink, TransportError, Verdict, XferId};
+use gaggle_core::{Class, Dir, HEAD_MAX, Rank, Sink, TransportError, Verdict, XferId};
 
 /// Most bytes that are shown at once: how long a sender that cancels may have to wait.
 const SLICE: usize = 256 << 10;
@@ -120,6 +120,9 @@ impl<'a> Run<'a> {
         let verdict = self.sink.unexpected(Rank(src as u32), key, &head[..len]);
         self.count(0);
         if verdict == Verdict::Take {
+            if key.op.class == Class::Neighbour {
+                self.hold(place, id, src);
+            }
             return;
         }
         let (mut mine, mut theirs) = self.t.pair(src);
@@ -128,6 +131,43 @@ impl<'a> Run<'a> {
         if unwanted && let Some(offer) = mine.remove_offer(place) {
             theirs.end_send(offer);
         }
+        self.t.world.boxes[src].changed.notify_all();
+        let wake = theirs.wake.clone();
+        drop((mine, theirs));
+        ring(wake);
+    }
+
+    /// Copies an early lent message whole, so that its sender need not wait for a round that this rank may skip.
+    fn hold(&mut self, place: u32, id: XferId, src: usize) {
+        let mut mine = self.home().state.lock();
+        let free = CREDIT - mine.held[src];
+        let wanted = mine
+            .offer(place, id)
+            .filter(|o| o.recv == NONE && !o.cancelled && o.loan.is_some())
+            .and_then(|o| usize::try_from(o.bytes).ok())
+            .filter(|n| *n <= free);
+        let Some(bytes) = wanted else {
+            return;
+        };
+        let mut chunk = mine.take_whole(bytes);
+        let Some(section) = Section::read(self.home(), &mut mine, None, place) else {
+            return mine.give_chunk(chunk);
+        };
+        drop(mine);
+        chunk.buf[..bytes].copy_from_slice(section.bytes(0..bytes));
+        chunk.hi = bytes;
+        let (mut mine, mut theirs) = self.t.pair(src);
+        section.leave(&mut mine);
+        let Some(offer) = mine.offer(place, id).filter(|o| !o.cancelled) else {
+            return mine.give_chunk(chunk);
+        };
+        offer.loan = None;
+        offer.chunk = Some(chunk);
+        offer.held = bytes;
+        offer.paid = true;
+        mine.held[src] += bytes;
+        theirs.owed -= 1;
+        settle(&mut theirs, id);
         self.t.world.boxes[src].changed.notify_all();
         let wake = theirs.wake.clone();
         drop((mine, theirs));
@@ -147,15 +187,26 @@ impl<'a> Run<'a> {
             return;
         };
         let (mut mine, mut theirs) = self.t.pair(peer);
-        let wanted = theirs
+        let free = CREDIT - theirs.held[self.t.me];
+        let there = theirs
             .offer(place, job.id)
-            .is_some_and(|o| o.recv != NONE && o.chunk.is_none() && !o.cancelled);
+            .filter(|o| o.chunk.is_none() && !o.cancelled);
+        let Some((early, bytes)) = there.map(|o| (o.recv == NONE, o.bytes)) else {
+            return;
+        };
+        // Without a receive only a whole message is worth staging.
+        let whole = usize::try_from(bytes).ok().filter(|n| early && *n <= free);
+        let wanted = !early || whole.is_some();
         let Some(slot) = mine.slot(job.id).filter(|s| wanted && !s.cancelled) else {
             return;
         };
         let (at, unit, left) = (slot.filled, slot.unit, slot.bytes - slot.filled);
         let held = slot.chunk.take();
-        let Some(mut chunk) = held.or_else(|| mine.take_chunk()) else {
+        let fresh = held.or_else(|| match whole {
+            Some(n) => Some(mine.take_whole(n)),
+            None => mine.take_chunk(),
+        });
+        let Some(mut chunk) = fresh else {
             mine.stalled_fill.push(job);
             return;
         };
@@ -199,9 +250,25 @@ impl<'a> Run<'a> {
             mine.stalled_fill.push(job);
             return false;
         }
+        let whole = chunk.whole && (chunk.hi as u64) == offer.bytes;
+        let bytes = chunk.hi;
+        if chunk.whole && !whole && offer.recv == NONE {
+            // The sink had not all of it yet; the rest is asked for before anybody is told.
+            slot.chunk = Some(chunk);
+            mine.stalled_fill.push(job);
+            return false;
+        }
         offer.chunk = Some(chunk);
+        if whole {
+            offer.held = bytes;
+            offer.paid = true;
+        }
         if offer.recv != NONE {
             theirs.push_ready(place);
+        }
+        if whole {
+            theirs.held[self.t.me] += bytes;
+            settle(mine, job.id);
         }
         true
     }
@@ -292,7 +359,7 @@ impl<'a> Run<'a> {
         taken.recv = slot.id;
         taken.unit = slot.unit;
         taken.ours = slot.bytes;
-        let section = Section::read(self.home(), mine, taken.recv, job.place)?;
+        let section = Section::read(self.home(), mine, Some(taken.recv), job.place)?;
         Some((section, taken))
     }
 
@@ -367,6 +434,14 @@ impl<'a> Run<'a> {
     fn wake(&self, peer: usize) {
         let wake = self.t.world.boxes[peer].state.lock().wake.clone();
         ring(wake);
+    }
+}
+
+/// The sender of a message that is held is done with it.
+fn settle(sender: &mut State, id: XferId) {
+    if let Some(slot) = sender.slot(id) {
+        slot.offer = NONE;
+        sender.ended.push_back((id, Ok(())));
     }
 }
 

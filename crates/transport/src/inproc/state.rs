@@ -14,6 +14,10 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) const CHUNK: usize = 64 << 10;
 /// Staging buffers that one rank may have in use.
 const CHUNKS: usize = 64;
+/// Bytes of early messages that a link holds, so that their senders need not wait.
+pub(super) const CREDIT: usize = 256 << 10;
+/// Buffers of early messages kept for the next ones.
+const SPARE_WHOLE: usize = 8;
 
 /// One of this rank's own transfers.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Chunk {
     pub(super) buf: Box<[u8]>,
     pub(super) lo: usize,
     pub(super) hi: usize,
+    /// Not of the usual size: it holds a whole message that came early.
+    pub(super) whole: bool,
 }
 
 /// A message that a peer offers to this rank.
@@ -61,6 +67,8 @@ pub(super) struct Offer {
     pub(super) announced: bool,
     pub(super) opened: bool,
     pub(super) cancelled: bool,
+    /// Bytes that it takes of the link's credit for what comes early.
+    pub(super) held: usize,
     /// Nothing of the sender's is needed any more: it has been told that it is done.
     pub(super) paid: bool,
     /// The posted receive.
@@ -119,6 +127,9 @@ pub(super) struct State {
     pub(super) reading: Option<(usize, XferId)>,
     pub(super) wake: Option<Arc<dyn Wake>>,
     spare: Vec<Box<[u8]>>,
+    spare_whole: Vec<Box<[u8]>>,
+    /// Bytes held of what each peer sent early.
+    pub(super) held: Vec<usize>,
     chunks: usize,
     count: u64,
     order: u64,
@@ -154,6 +165,8 @@ impl State {
             reading: None,
             wake: None,
             spare: Vec::with_capacity(CHUNKS),
+            spare_whole: Vec::with_capacity(SPARE_WHOLE),
+            held: vec![0; n],
             chunks: 0,
             count: 0,
             order: 0,
@@ -216,16 +229,41 @@ impl State {
             }
             None => return None,
         };
-        Some(Chunk { buf, lo: 0, hi: 0 })
+        Some(Chunk {
+            buf,
+            lo: 0,
+            hi: 0,
+            whole: false,
+        })
+    }
+
+    /// Room for a whole early message.
+    pub(super) fn take_whole(&mut self, bytes: usize) -> Chunk {
+        let fits = self.spare_whole.iter().position(|b| b.len() >= bytes);
+        let buf = match fits {
+            Some(i) => self.spare_whole.swap_remove(i),
+            None => vec![0; bytes.next_power_of_two()].into(),
+        };
+        Chunk {
+            buf,
+            lo: 0,
+            hi: 0,
+            whole: true,
+        }
     }
 
     pub(super) fn give_chunk(&mut self, chunk: Chunk) {
-        self.spare.push(chunk.buf);
+        if !chunk.whole {
+            self.spare.push(chunk.buf);
+        } else if self.spare_whole.len() < SPARE_WHOLE {
+            self.spare_whole.push(chunk.buf);
+        }
     }
 
     /// Takes an offer out, and its key if no receive is left.
     pub(super) fn remove_offer(&mut self, place: u32) -> Option<Offer> {
         let offer = self.offers.remove(place)?;
+        self.held[offer.src] -= offer.held;
         let at = (offer.src, offer.key);
         if let Some(pair) = self.keys.get_mut(&at) {
             pair.offer = NONE;
