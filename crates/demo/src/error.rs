@@ -28,6 +28,9 @@ pub enum DemoError {
         /// By the launcher.
         started: usize,
     },
+    /// Threads in each of several processes.
+    #[error("--threads starts the ranks by itself: run gaggle-demo without a launcher")]
+    ThreadsUnderLauncher,
     /// Several ranks, and nobody to start them.
     #[error(
         "--ranks {0} needs somebody to start the ranks: use `gaggle demo --ranks {0}`, or add --threads to have them as threads of this process"

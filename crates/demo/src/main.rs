@@ -53,10 +53,12 @@ type Failure = (Option<Rank>, DemoError);
 fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings().map_err(|e| (None, e.into()))?;
     let digits = Digits::load().map_err(|e| (None, e.into()))?;
-    if args.threads {
-        return run_threads(args, &settings, &digits);
-    }
     let launched = std::env::var_os("WORLD_SIZE").is_some() || std::env::var_os("RANK").is_some();
+    match (args.threads, launched) {
+        (true, true) => return Err((None, DemoError::ThreadsUnderLauncher)),
+        (true, false) => return run_threads(args, &settings, &digits),
+        (false, _) => {}
+    }
     if let Some(n) = args.ranks.filter(|n| *n > 1 && !launched) {
         return Err((None, DemoError::NoLauncher(n)));
     }

@@ -47,9 +47,9 @@ impl Wire {
 ///
 /// Started by itself this program is one rank alone. `gaggle demo` starts it on several processes that talk over TCP; `--threads` runs the ranks as threads of one process.
 ///
-/// The default takes about a minute on two cores. At the end come a table and a page with plots (HTML, one file); `gaggle-demo --help` and the page say what the columns mean:
+/// The default takes about half a minute on two cores and ends with a table and a page with plots (one HTML file). The columns of the table:
 ///
-/// `averaged` is the test accuracy of the mean of all copies, `local mean` and `worst` are those of the ranks' own copies; `consensus` is how far the copies are apart; `bytes/step` is what a rank sent per step, counted at the link; `compute`, `communicate` and `wait` are seconds, `hidden` the share of the communication in which the rank went on computing.
+/// `averaged` is the test accuracy of the mean of all copies, `local mean` and `worst` are those of the ranks' own copies; `consensus` is how far the copies are apart; `bytes/step` is what a rank sent per step, counted at the link; `compute` is seconds of forward, backward and update; `communicate` is seconds with a message under way, `wait` those of them in which the rank could not compute, and `hidden` the share in which it went on computing.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gaggle-demo", version)]
 pub struct Args {

@@ -79,6 +79,17 @@ fn mistakes_end_with_a_reason_and_a_failure() {
 }
 
 #[test]
+fn threads_under_a_launcher_are_refused() {
+    let out = Command::new(env!("CARGO_BIN_EXE_gaggle-demo"))
+        .arg("--threads")
+        .envs([("RANK", "0"), ("WORLD_SIZE", "2")])
+        .output()
+        .unwrap();
+    assert!(!out.status.success());
+    assert!(text(&out.stderr).contains("without a launcher"));
+}
+
+#[test]
 fn help_says_what_happens_and_what_the_columns_mean() {
     let out = gaggle_demo("--help");
     let help = text(&out.stdout);
