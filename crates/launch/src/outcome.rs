@@ -67,7 +67,7 @@ pub struct FirstCause {
     pub how: How,
     /// How long after its start.
     pub after: Duration,
-    /// Whether it had come to the rendezvous; `None` where the caller gave no way to tell.
+    /// Whether it had come to the rendezvous; `None` where the caller gave no way to tell, or where no rank has come.
     pub joined: Option<bool>,
     /// Ranks for which others had waited when they ended well, without joining.
     pub absent: Vec<Rank>,

@@ -386,11 +386,14 @@ impl<'a> Flock<'a> {
     }
 
     fn outcome(&mut self) -> Outcome {
+        // Where nobody has come, the program is not one that meets in the store.
+        let ranks = (0..self.members.len() as u32).map(Rank);
+        let meets = ranks.into_iter().any(|r| self.has_joined(r) == Some(true));
         let cause = self.cause.map(|(rank, how, after)| FirstCause {
             rank,
             how,
             after,
-            joined: self.has_joined(rank),
+            joined: self.has_joined(rank).filter(|_| meets),
             absent: (0..)
                 .zip(&self.members)
                 .filter(|(_, m)| m.told_absent)

@@ -335,14 +335,19 @@ fn absence_is_told_only_while_somebody_waits() {
 
 #[test]
 fn a_failure_before_joining_is_said_to_be_one() {
-    let trial = Trial::new(2, "exit 4");
-    let outcome = trial.job.clone().joined(Arc::new(|_| false)).run().unwrap();
-    assert_eq!(outcome.cause.as_ref().unwrap().joined, Some(false));
-    assert!(
-        outcome
+    let check = |joined: fn(Rank) -> bool, expected: Option<bool>| {
+        let trial = Trial::new(2, "test $RANK = 1 || exit 4; exec sleep 120");
+        let outcome = trial.job.clone().joined(Arc::new(joined)).run().unwrap();
+        assert_eq!(outcome.cause.as_ref().unwrap().joined, expected);
+        let said = outcome
             .to_string()
-            .contains("before it joined (it never called gaggle::join)")
-    );
+            .contains("before it joined (it never called gaggle::join)");
+        assert_eq!(said, expected == Some(false));
+    };
+    check(|rank| rank == Rank(1), Some(false));
+    check(|_| true, Some(true));
+    // A program that does not meet in the store is not blamed for it.
+    check(|_| false, None);
 }
 
 #[test]
