@@ -86,6 +86,12 @@ pub enum TransportError {
         /// What was posted.
         ours: u64,
     },
+    /// The sender has ended the message before its end; it knows why.
+    #[error("{peer} has given up a message")]
+    Aborted {
+        /// Who.
+        peer: Rank,
+    },
     /// A second transfer with a key that is in use, or a malformed transfer. Nothing was sent.
     #[error("transfer with {peer} refused: {what}")]
     Misuse {

@@ -8,7 +8,8 @@ use crate::{
 };
 use gaggle_collectives::{Action, Arrive, Operand, Span};
 use gaggle_core::{
-    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight, XferId,
+    Codec, DType, Descriptor, Error, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight,
+    XferId,
 };
 use gaggle_kernels as kernels;
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub(crate) struct OpState {
     pub(crate) described: Vec<bool>,
     pub(crate) left: u32,
     pub(crate) status: Status,
+    /// Who has left in the middle, and what to say if nothing explains it.
+    pub(crate) suspect: Option<(Rank, Error)>,
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Option<Duration>,
@@ -116,6 +119,7 @@ impl OpState {
             memory: s.memory,
             mix: s.mix,
             status: Status::Running,
+            suspect: None,
             started: s.started,
             deadline: s.deadline,
             warn_at: Some(s.warn_at),

@@ -109,7 +109,7 @@ impl Sink for LinkSink<'_> {
             };
             let world = op.world_rank(peer);
             match e {
-                TransportError::Misuse { .. } => return self.state.peer_gave_up(idx),
+                TransportError::Aborted { .. } => return self.state.peer_gave_up(idx),
                 // Another length means another call; the descriptors will tell.
                 TransportError::Length { .. } => return self.state.dispute(idx),
                 _ => {}
@@ -179,7 +179,8 @@ impl ControlSink for ControlView<'_> {
         self.0.peer_gone(rank, &Down::Lost(why.to_owned()));
     }
 
-    fn left(&mut self, _rank: Rank) {
-        // The data link says so too, after the last data; only then is it true for operations.
+    fn left(&mut self, rank: Rank) {
+        // Its data link says so too, after the last data; this is only the end of its words.
+        self.0.goodbye(rank);
     }
 }

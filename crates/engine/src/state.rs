@@ -55,6 +55,8 @@ pub(crate) struct State {
     /// Groups that were used here, to find those that a dead rank belongs to.
     groups: HashMap<u64, Arc<GroupInfo>>,
     down: Vec<Option<Down>>,
+    /// Who has said goodbye on the control plane.
+    goodbyes: Vec<bool>,
     ready: VecDeque<(usize, u64, u32)>,
     pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
@@ -104,6 +106,7 @@ impl State {
             poisoned: HashMap::new(),
             groups: HashMap::new(),
             down: vec![None; world as usize],
+            goodbyes: vec![false; world as usize],
             ready: VecDeque::new(),
             later: VecDeque::new(),
             early: HashMap::new(),
@@ -406,11 +409,45 @@ impl State {
                 let op = self.ops[idx].take();
                 let error = op.as_ref().map(|op| self.gone_error(op, peer, &how));
                 self.ops[idx] = op;
-                error.unwrap_or_else(|| Error::internal(e.to_string()))
+                let error = error.unwrap_or_else(|| Error::internal(e.to_string()));
+                if how == Down::Left && !self.goodbyes[peer.idx()] {
+                    return self.suspect(idx, peer, error);
+                }
+                error
             }
             _ => Error::internal(format!("{}: {e}", op.descriptor.name())),
         };
         self.later.push_back(Later::Fail(idx, serial, error));
+    }
+
+    /// A peer has left although something of its is missing. Why, it has told the control plane before its goodbye there; so that comes first.
+    fn suspect(&mut self, idx: usize, peer: Rank, error: Error) {
+        let (now, grace) = (self.now, self.config.grace);
+        if let Some(op) = self.ops[idx].as_deref_mut()
+            && op.suspect.is_none()
+        {
+            op.suspect = Some((peer, error));
+            op.status = Status::Asking {
+                until: op.deadline.min(now + grace),
+            };
+        }
+    }
+
+    /// The control plane has had a rank's last word.
+    pub(crate) fn goodbye(&mut self, world: Rank) {
+        let Some(said) = self.goodbyes.get_mut(world.idx()) else {
+            return;
+        };
+        *said = true;
+        for idx in 0..self.ops.len() {
+            if let Some(op) = self.ops[idx].as_deref()
+                && let Some((peer, error)) = &op.suspect
+                && *peer == world
+            {
+                self.later
+                    .push_back(Later::Fail(idx, op.serial, error.clone()));
+            }
+        }
     }
 
     /// A peer has ended the operation in the middle of a message. It knows why and says so over the control plane; only if nothing comes is there a verdict without it.
@@ -566,6 +603,10 @@ impl State {
             Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
             Class::Neighbour => op.peers.clone(),
         };
+        if time_is_up && let Some((_, error)) = &op.suspect {
+            let error = error.clone();
+            return self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
         let me = op.group.rank;
         let verdict = judge(op, me, &asked, answers, time_is_up, self.now);
         if let Some(error) = verdict {

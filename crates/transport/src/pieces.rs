@@ -2,9 +2,6 @@
 
 use gaggle_core::{Dir, HEAD_MAX, Inlet, Outlet, Rank, Transfer, TransportError, XferId};
 
-/// What a receive is told when its sender has given up in mid-message.
-pub const ABORTED: &str = "the sender has aborted the message";
-
 /// Bytes that have arrived.
 #[derive(Debug)]
 pub(crate) struct Piece<'a> {

@@ -10,7 +10,7 @@ mod raw;
 mod run;
 mod state;
 
-use crate::pieces::{self, ABORTED};
+use crate::pieces;
 use gaggle_core::{
     Armed, Class, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport,
     TransportError, Wake, XferId,
@@ -259,9 +259,8 @@ impl InprocTransport {
             if let Some(recv) = theirs.slots.get(recv).map(|s| s.id).filter(|_| opened) {
                 theirs.ended.push_back((
                     recv,
-                    Err(TransportError::Misuse {
+                    Err(TransportError::Aborted {
                         peer: Rank(self.me as u32),
-                        what: ABORTED,
                     }),
                 ));
             }

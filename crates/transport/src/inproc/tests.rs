@@ -123,10 +123,7 @@ fn ends_while_read(end: impl Fn(&InprocTransport, &InprocTransport, [XferId; 2])
 fn cancelling_a_send_waits_for_its_reader() {
     let slow = ends_while_read(|sender, _, [send, _]| sender.cancel(send));
     assert!(
-        matches!(
-            &slow.ended[..],
-            [Err(TransportError::Misuse { what: ABORTED, .. })]
-        ),
+        matches!(&slow.ended[..], [Err(TransportError::Aborted { .. })]),
         "{:?}",
         slow.ended
     );

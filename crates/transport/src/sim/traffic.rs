@@ -4,7 +4,6 @@ use super::{
     rank::{Inbound, Life, SendState},
     state::{Event, Net, Opening},
 };
-use crate::pieces::ABORTED;
 use gaggle_core::{Down, MsgKey, OpId, Rank, TransportError, XferId};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -50,10 +49,7 @@ impl Net {
         };
         match m.recv.filter(|id| rank.recvs.remove(id).is_some()) {
             Some(id) => {
-                let error = TransportError::Misuse {
-                    peer: Rank(src),
-                    what: ABORTED,
-                };
+                let error = TransportError::Aborted { peer: Rank(src) };
                 rank.ended.push_back((id, Err(error)));
             }
             None => self.release(dst, src, m.key),

@@ -6,10 +6,7 @@ use super::{
     run::{Fed, Run, feed},
     state::{NONE, POSTED_MAX},
 };
-use crate::{
-    frame::{COST, HEADER, Header, Kind, Violation},
-    pieces::ABORTED,
-};
+use crate::frame::{COST, HEADER, Header, Kind, Violation};
 use gaggle_core::{Down, HEAD_MAX, TransportError, Verdict};
 
 /// Why parsing has stopped.
@@ -285,13 +282,8 @@ impl Run<'_> {
         let calling = Calling::begin(self.t, &mut st, slot.id);
         drop(st);
         let peer = self.t.peers[i];
-        self.sink.done(
-            slot.id,
-            Err(TransportError::Misuse {
-                peer,
-                what: ABORTED,
-            }),
-        );
+        self.sink
+            .done(slot.id, Err(TransportError::Aborted { peer }));
         self.tally.call(0);
         drop(calling);
         Ok(())
