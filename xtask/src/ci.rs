@@ -62,6 +62,7 @@ pub(crate) fn run() -> Result<()> {
     step("consumers", &mut || done(consumers::run()));
     step("bench --smoke", &mut || done(bench::run(true, None)));
     step("demo, short", &mut || done(demo::short_and_checked()));
+    step("loom", &mut loom);
     step("minimum Rust", &mut minimum_rust);
     step("miri", &mut || {
         if !tool::has_subcommand("miri") {
@@ -129,6 +130,28 @@ fn features() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The models of hand-written synchronisation, in the crates that have some.
+fn loom() -> Result<Step> {
+    let workspace = Workspace::load()?;
+    let mut any = false;
+    for package in workspace.packages.values() {
+        let manifest = std::fs::read_to_string(package.dir.join("Cargo.toml"))?;
+        if !manifest.contains("loom") {
+            continue;
+        }
+        any = true;
+        let name = format!("--package={}", package.name);
+        let mut test = tool::cargo(&["test", &name, "--lib", "loom"]);
+        test.env("RUSTFLAGS", "--cfg loom");
+        // Another set of flags, another folder: or everything else would be built anew after it.
+        tool::run(test.env("CARGO_TARGET_DIR", workspace.target_dir.join("loom")))?;
+    }
+    match any {
+        true => Ok(Step::Done),
+        false => Ok(Step::Skipped("no crate has a loom model".into())),
+    }
 }
 
 /// The oldest Rust that the manifest promises, where rustup has it.

@@ -113,7 +113,12 @@ fn all(args: &TestArgs, count: &mut Count) -> Result<()> {
     };
     let filter = args.filter.as_deref();
     if tool::has_subcommand("nextest") {
-        let mut command = tool::cargo(&["nextest", "run", "--no-tests=pass"]);
+        let profile = if args.exhaustive {
+            "exhaustive"
+        } else {
+            "default"
+        };
+        let mut command = tool::cargo(&["nextest", "run", "--no-tests=pass", "--profile", profile]);
         step(scope(&mut command, args).args(filter))?;
     } else {
         eprintln!("xtask: cargo-nextest is not installed, `cargo test` runs the tests");
