@@ -8,6 +8,7 @@ use crate::{
     state::State,
     sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering},
 };
+use crossbeam::utils::Backoff;
 use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -271,8 +272,7 @@ impl Shared {
 
     /// Helps until `done`, and sleeps where there is nothing to help with.
     pub(crate) fn help_until(&self, done: &dyn Fn() -> bool) {
-        let mut idle = 0u32;
-        let spins = if self.crowded { 2 } else { 64 };
+        let backoff = Backoff::new();
         while !done() {
             let seen = self.bell.rings();
             let moved = self.drive().is_some_and(|n| n > 0);
@@ -280,10 +280,9 @@ impl Shared {
                 return;
             }
             if moved {
-                idle = 0;
-            } else if idle < spins {
-                idle += 1;
-                std::thread::yield_now();
+                backoff.reset();
+            } else if !backoff.is_completed() && !self.crowded {
+                backoff.snooze();
             } else if self.has_thread {
                 self.bell.sleep(seen, Duration::from_secs(1));
             } else {

@@ -1,5 +1,6 @@
-// Every collective on real ranks: results against a serial reference, the same bits everywhere, mistakes refused.
+//! Every collective on real ranks: results against a serial reference, the same bits everywhere, mistakes refused.
 
+use crate::LINK;
 use crate::common::{WORLDS, config, lengths};
 use gaggle_core::{
     Algorithm, Cause, Codec, Element, Float, Form, Kind, Lane, Max, Mean, Min, Op, Prod, Rank,

@@ -1,5 +1,6 @@
-// What goes wrong, said as it should be: typed, bounded, naming who; and the group works on where it can.
+//! What goes wrong, said as it should be: typed, bounded, naming who; and the group works on where it can.
 
+use crate::LINK;
 use crate::common::config;
 use gaggle_core::{
     Algorithm, Cause, Error, Form, Group, Kind, Lane, Mean, Op, Rank, Reduce, Round, Sum,
@@ -8,7 +9,8 @@ use std::{sync::mpsc, time::Duration};
 
 /// Short, for tests that wait for a deadline.
 fn impatient() -> gaggle_engine::EngineConfig {
-    let mut config = gaggle_engine::EngineConfig::default().with_timeout(Duration::from_millis(400));
+    let mut config =
+        gaggle_engine::EngineConfig::default().with_timeout(Duration::from_millis(400));
     // A loaded machine may need its time to answer.
     config.grace = Duration::from_secs(3);
     config

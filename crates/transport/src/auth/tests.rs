@@ -1,3 +1,5 @@
+//! The handshake: every refusal, every bad message, both sides.
+
 use super::*;
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 use std::{

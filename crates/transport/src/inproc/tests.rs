@@ -1,3 +1,5 @@
+//! What the contract suite cannot see from outside: who waits for whom, and that nothing is left in the tables.
+
 use super::*;
 use crate::contract::{self, Tier};
 use gaggle_core::{Class, Inlet, Loan, MsgKey, Outlet, Verdict};

@@ -1,3 +1,5 @@
+//! What the contract suite cannot see from outside: counters against the socket, malformed streams, floods, and that nothing is left in the tables.
+
 use super::*;
 use crate::{
     contract::{self, Tier},

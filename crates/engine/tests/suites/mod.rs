@@ -1,0 +1,4 @@
+//! What the engine promises on every link.
+
+mod collectives;
+mod faults;
