@@ -5,7 +5,10 @@ use std::{
     io::Read,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -73,7 +76,11 @@ pub struct Running {
     child: Child,
     mark: String,
     streams: Option<[JoinHandle<String>; 2]>,
+    heard: [Heard; 2],
 }
+
+/// What a stream has said so far.
+type Heard = Arc<Mutex<Vec<u8>>>;
 
 impl Running {
     /// Starts it with empty stdin, reading both streams.
@@ -96,11 +103,16 @@ impl Running {
         let mut child = command
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
-        let streams = [read(child.stdout.take()), read(child.stderr.take())];
+        let heard: [Heard; 2] = Default::default();
+        let streams = [
+            read(child.stdout.take(), &heard[0]),
+            read(child.stderr.take(), &heard[1]),
+        ];
         Running {
             child,
             mark,
             streams: Some(streams),
+            heard,
         }
     }
 
@@ -128,6 +140,59 @@ impl Running {
                 .any(|variable| variable == mark.as_bytes())
         };
         pids.filter(marked).filter(|&pid| lives(pid)).collect()
+    }
+
+    /// Its living process that is this rank.
+    ///
+    /// # Panics
+    /// There is none, or there are several.
+    pub fn rank(&self, rank: u32) -> u32 {
+        let wanted = format!("RANK={rank}");
+        let all = self.alive();
+        let is_rank = |pid: &&u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment
+                .split(|&b| b == 0)
+                .any(|variable| variable == wanted.as_bytes())
+        };
+        match all.iter().filter(is_rank).collect::<Vec<_>>()[..] {
+            [pid] => *pid,
+            ref other => panic!("rank {rank} is {other:?}"),
+        }
+    }
+
+    /// The complete lines that it has printed so far, those of stdout first.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for heard in &self.heard {
+            let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let text = String::from_utf8_lossy(&heard);
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            lines.extend(whole.lines().map(str::to_owned));
+        }
+        lines
+    }
+
+    /// Waits until so many of its lines are so.
+    ///
+    /// # Panics
+    /// Not within [`PATIENCE`], or the program ends without them.
+    pub fn hear(&mut self, lines: usize, what: &str, is: impl Fn(&str) -> bool) {
+        let start = Instant::now();
+        loop {
+            // Asked first: what it has printed before its end is there afterwards, or soon.
+            let over = matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
+            if self.lines().iter().filter(|line| is(line)).count() >= lines {
+                return;
+            }
+            let waited = start.elapsed();
+            assert!(
+                waited < PATIENCE && !(over && waited > Duration::from_secs(5)),
+                "not heard: {lines} times {what}; but {:#?}",
+                self.lines()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for its end.
@@ -186,14 +251,19 @@ impl Drop for Running {
     }
 }
 
-fn read(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+fn read(stream: Option<impl Read + Send + 'static>, heard: &Heard) -> JoinHandle<String> {
+    let heard = Arc::clone(heard);
     thread::spawn(move || {
-        let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
+            let mut part = [0; 4096];
             // What came before an error is still worth reading.
-            let _ = stream.read_to_end(&mut bytes);
+            while let Ok(n @ 1..) = stream.read(&mut part) {
+                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                heard.extend_from_slice(&part[..n]);
+            }
         }
-        String::from_utf8_lossy(&bytes).into_owned()
+        let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&heard).into_owned()
     })
 }
 
@@ -230,4 +300,40 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "gave up waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The ports that a process listens on, on this host.
+pub fn listening(pid: u32) -> Vec<u16> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let inodes: Vec<String> = links
+        .filter_map(|link| {
+            let link = link.to_str()?.strip_prefix("socket:[")?;
+            Some(link.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    let mut ports = Vec::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // 0A: LISTEN.
+            if let [_, local, _, "0A", _, _, _, _, _, inode, ..] = fields[..]
+                && inodes.iter().any(|i| i == inode)
+                && let Some((_, port)) = local.rsplit_once(':')
+                && let Ok(port) = u16::from_str_radix(port, 16)
+            {
+                ports.push(port);
+            }
+        }
+    }
+    ports
+}
+
+/// How many descriptors and threads a process has.
+pub fn possessions(pid: u32) -> (usize, usize) {
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    (count("fd"), count("task"))
 }

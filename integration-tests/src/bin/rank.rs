@@ -1,0 +1,199 @@
+//! A rank that does what its arguments say: `rank ROLE [ARGUMENT]`, see [`act`].
+
+use gaggle::{Engine, EngineConfig, Group, Mean, Rank, core, transport};
+use gaggle_integration_tests::work::{self, Trouble, blame};
+use std::{
+    env, hint,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+use transport::{
+    auth::{Credentials, Secret},
+    control::TcpControl,
+    rendezvous::Rendezvous,
+    store::StoreClient,
+    tcp::{TcpConfig, TcpTransport},
+};
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .init();
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match act(&args) {
+        Ok(code) => code,
+        Err(trouble) => {
+            eprintln!("rank: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
+    match *args {
+        ["unjoined"] if env::var("RANK").is_ok_and(|rank| rank == "0") => {
+            say("ready");
+            compute();
+        }
+        ["strangers", dir] => return strangers(Path::new(dir)),
+        _ => {}
+    }
+    let job = gaggle::join()?;
+    match *args {
+        ["collectives"] => say(&work::collectives(&job)?),
+        ["payload"] => say(&work::payload(&job)?),
+        ["mismatch", trial] => say(&work::mismatch(&job, trial)?),
+        ["equal-ranks"] => say(&work::equal_ranks(&job)?),
+        ["endless", how] => return endless(&job, how),
+        ["panic"] => {
+            job.barrier()?;
+            if job.rank() == Rank(2) {
+                panic!("the dice said so");
+            }
+            return endless(&job, "ring");
+        }
+        ["unjoined"] => return Err("joined a world whose rank 0 is elsewhere".into()),
+        ["busy"] => {
+            job.barrier()?;
+            say("ready");
+            match job.rank().0 {
+                0 => compute(),
+                1 => loop {
+                    thread::park();
+                },
+                _ => job.all_reduce(&mut [0.0_f32; 1000], Mean)?,
+            };
+        }
+        _ => return Err(format!("no role {args:?}").into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line, at once.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Whoever listened is gone: then nobody misses it.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn compute() -> ! {
+    loop {
+        hint::spin_loop();
+    }
+}
+
+/// Works until something ends it, says what, and meets the survivors once more.
+fn endless(group: &Group, how: &str) -> Result<ExitCode, Trouble> {
+    let begun = || say("ready");
+    let error = match how {
+        "mix" => work::endless_mix(group, begun),
+        name => {
+            let algorithm = work::ALL_REDUCE.into_iter().find(|a| a.name() == name);
+            work::endless(group, algorithm.ok_or("no such algorithm")?, begun)
+        }
+    };
+    say(&blame(&error));
+    say(&format!("text {error}"));
+    let culprits = error.culprits();
+    let survivors: Vec<Rank> = (0..group.size() as u32)
+        .map(Rank)
+        .filter(|r| !culprits.contains(r))
+        .collect();
+    group.subgroup(&survivors, "survivors")?.barrier()?;
+    say("survivors met");
+    Ok(ExitCode::from(3))
+}
+
+/// Trains with strangers about. Rank 3 holds up the meeting until the file `go` is there, rank 0 the training until `half` is.
+fn strangers(dir: &Path) -> Result<ExitCode, Trouble> {
+    let halfway = |rank: Rank| {
+        let dir = dir.to_owned();
+        move || {
+            if rank == Rank(0) {
+                say("halfway");
+                await_file(&dir.join("half"));
+            }
+        }
+    };
+    if env::var("RANK")? == "3" {
+        let (engine, store) = slow_join(dir.join("go"))?;
+        say(&work::train(&engine.group(), halfway(Rank(3)))?);
+        drop(engine);
+        store.goodbye()?;
+    } else {
+        let job = gaggle::join()?;
+        say(&work::train(&job, halfway(job.rank()))?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn await_file(path: &Path) {
+    while !path.exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// As `gaggle::join` under `gaggle run`, but with a store that keeps the others' ports back until a file is there: as long the other ranks listen.
+fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let rank = Rank(env::var("RANK")?.parse()?);
+    let world = env::var("WORLD_SIZE")?.parse()?;
+    let creds = Credentials {
+        job: env::var("GAGGLE_JOB")?,
+        epoch: 0,
+        secret: Secret::from_hex(&env::var("GAGGLE_SECRET")?)?,
+    };
+    let client = StoreClient::connect(env::var("GAGGLE_STORE")?, &creds, rank, LIMIT)?;
+    let slow = Slow { inner: &client, go };
+    let mut meeting = Rendezvous::over(&client, rank, world, &creds, LIMIT);
+    meeting.store = &slow;
+    let mesh = meeting.connect()?;
+    let link = TcpTransport::new(rank, mesh.data, TcpConfig::default())?;
+    let control = TcpControl::new(rank, world, mesh.control)?;
+    let clock = Arc::new(core::SystemClock::new());
+    let engine = Engine::new(
+        vec![Box::new(link)],
+        Box::new(control),
+        clock,
+        EngineConfig::default(),
+    )?;
+    Ok((engine, client))
+}
+
+struct Slow<'a> {
+    inner: &'a StoreClient,
+    go: PathBuf,
+}
+
+impl core::Store for Slow<'_> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), gaggle::Error> {
+        self.inner.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, gaggle::Error> {
+        if key.contains("/port/") {
+            await_file(&self.go);
+        }
+        self.inner.get(key, timeout)
+    }
+    fn add(&self, key: &str, delta: i64) -> Result<i64, gaggle::Error> {
+        self.inner.add(key, delta)
+    }
+    fn compare_and_set(
+        &self,
+        key: &str,
+        old: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Vec<u8>, gaggle::Error> {
+        self.inner.compare_and_set(key, old, new)
+    }
+    fn barrier(&self, name: &str, n: u32, timeout: Duration) -> Result<(), gaggle::Error> {
+        self.inner.barrier(name, n, timeout)
+    }
+}

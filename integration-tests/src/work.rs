@@ -1,0 +1,418 @@
+//! What ranks do in these tests: bodies that processes and threads share, with outcomes as text, so that they can be compared.
+
+use gaggle::{
+    Algorithm, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats, Op, Rank,
+    Reduce, Sum, Weight,
+    collectives::{Call, Cost, Request, bytes_sent, plan},
+    core::{Round, descriptor::stable_hash},
+    ddp::{NeighbourMixer, digest},
+    optim::{Decentralised, RuleConfig, rule_by_name},
+    topology::{self, by_name},
+};
+use half::{bf16, f16};
+
+/// What goes wrong in a rank.
+pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
+
+/// The plans that an all-reduce may be carried out by.
+pub const ALL_REDUCE: [Algorithm; 3] = [
+    Algorithm::Ring,
+    Algorithm::RecursiveDoubling,
+    Algorithm::Direct,
+];
+
+/// 0, 1, n−1, n, n+1 and a prime.
+pub fn lengths(n: usize) -> [usize; 6] {
+    [0, 1, n - 1, n, n + 1, 101]
+}
+
+/// An element that these tests can make and look into.
+pub trait Number: Element {
+    /// Near `v`; integers wrap.
+    fn of(v: f64) -> Self;
+    /// Its bytes.
+    fn bytes(self) -> impl AsRef<[u8]>;
+}
+
+macro_rules! numbers {
+    ($($t:ty: $of:expr),*) => {$(
+        impl Number for $t {
+            fn of(v: f64) -> Self {
+                let of: fn(f64) -> Self = $of;
+                of(v)
+            }
+            fn bytes(self) -> impl AsRef<[u8]> {
+                self.to_le_bytes()
+            }
+        }
+    )*};
+}
+numbers!(
+    f32: Float::from_f64, f64: Float::from_f64, f16: Float::from_f64, bf16: Float::from_f64,
+    i32: |v| v as i32, i64: |v| v as i64, u8: |v| v as i64 as u8
+);
+
+/// Values whose sums depend on the order of adding.
+fn values<T: Number>(rank: Rank, len: usize) -> Vec<T> {
+    let value = |i: usize| ((rank.idx() * 31 + i * 7) % 97) as f64 * 0.37 - 11.0;
+    (0..len).map(|i| T::of(value(i))).collect()
+}
+
+/// Two running hashes: of what all ranks must have alike, and of everything.
+#[derive(Default)]
+struct Hashes {
+    alike: u64,
+    all: u64,
+}
+
+impl Hashes {
+    fn take<T: Number>(&mut self, x: &[T], alike: bool) {
+        let bytes: Vec<u8> = x.iter().flat_map(|v| v.bytes().as_ref().to_vec()).collect();
+        let next = |h: u64| stable_hash(&[&h.to_le_bytes(), &bytes]);
+        self.all = next(self.all);
+        if alike {
+            self.alike = next(self.alike);
+        }
+    }
+}
+
+/// Every operation, plan, type, reduction, codec and topology. Returns `alike HASH all HASH`: the first is the same on all ranks.
+///
+/// # Errors
+/// An operation fails.
+pub fn collectives(group: &Group) -> Result<String, Trouble> {
+    let mut h = Hashes::default();
+    let mut t = 0;
+    each_type::<f32>(group, &mut h, &mut t)?;
+    each_type::<f64>(group, &mut h, &mut t)?;
+    each_type::<f16>(group, &mut h, &mut t)?;
+    each_type::<bf16>(group, &mut h, &mut t)?;
+    each_type::<i32>(group, &mut h, &mut t)?;
+    each_type::<i64>(group, &mut h, &mut t)?;
+    each_type::<u8>(group, &mut h, &mut t)?;
+    group.barrier()?;
+    Ok(format!("alike {:016x} all {:016x}", h.alike, h.all))
+}
+
+fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<(), Trouble> {
+    let (me, world) = (group.rank(), group.size());
+    for len in lengths(world) {
+        for reduce in Reduce::ALL
+            .into_iter()
+            .filter(|r| r.is_defined_on(T::DTYPE))
+        {
+            for algorithm in ALL_REDUCE {
+                let op = Op::new(Kind::AllReduce(reduce)).by(algorithm);
+                let weight = Weight::samples(1 + me.0);
+                for op in [op.clone(), op.weighing(weight)] {
+                    let mut x: Vec<T> = values(me, len);
+                    group.run(&op, &mut x)?;
+                    h.take(&x, true);
+                }
+            }
+        }
+        for root in 0..world as u32 {
+            let mut x: Vec<T> = values(me, len);
+            group.broadcast(&mut x, Rank(root))?;
+            h.take(&x, true);
+        }
+        let x: Vec<T> = values(me, len);
+        h.take(&group.all_gather(&x)?, true);
+        for codec in [Codec::None, Codec::Bf16] {
+            if codec.wire_type(T::DTYPE).is_none() || !T::DTYPE.is_float() {
+                continue;
+            }
+            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded(codec);
+            let mut x: Vec<T> = values(me, len);
+            group.run(&op, &mut x)?;
+            h.take(&x, true);
+            mixes::<T>(group, h, t, len, codec)?;
+        }
+    }
+    Ok(())
+}
+
+/// Three rounds on every topology.
+fn mixes<T: Number>(
+    group: &Group,
+    h: &mut Hashes,
+    t: &mut u64,
+    len: usize,
+    codec: Codec,
+) -> Result<(), Trouble> {
+    for name in topology::NAMES {
+        let graph = by_name(name, group.size())?;
+        let mut x: Vec<T> = values(group.rank(), len);
+        for _ in 0..3 {
+            let mut round = Round::default();
+            graph.round(group.rank(), *t, &mut round);
+            group.run(&Op::new(Kind::Mix { round, t: *t }).coded(codec), &mut x)?;
+            *t += 1;
+        }
+        h.take(&x, false);
+    }
+    Ok(())
+}
+
+/// Trial 1: what the ranks of four learn when they call different things, and whether they agree again afterwards.
+///
+/// # Errors
+/// It is not the mismatch that it should be.
+pub fn mismatch(group: &Group, trial: &str) -> Result<String, Trouble> {
+    let me = group.rank().0;
+    let rows = match trial {
+        "a" if me == 0 => 100,
+        "a" => 200,
+        "b" if me < 2 => 1,
+        "b" => 2,
+        "c" => 1,
+        other => return Err(format!("there is no trial 1 {other}").into()),
+    };
+    let mut x = vec![1.0_f32; rows * 2560];
+    let result = if trial == "c" && me == 1 {
+        group.barrier()
+    } else {
+        group.all_reduce(&mut x, Sum).map(drop)
+    };
+    let Err(error) = result else {
+        return Err("nobody noticed".into());
+    };
+    let Cause::Mismatch {
+        op,
+        deviating,
+        versions,
+        partly_written,
+    } = error.cause()
+    else {
+        return Err(error.into());
+    };
+    if !partly_written && x.iter().any(|v| *v != 1.0) {
+        return Err(format!("the buffer was touched, which is not said: {error}").into());
+    }
+    let mut again = [1.0_f32];
+    group.all_reduce(&mut again, Sum)?;
+    let deviating: Vec<u32> = deviating.iter().map(|r| r.0).collect();
+    let versions: Vec<String> = versions
+        .iter()
+        .map(|(ranks, what)| format!("{:?} {what}", ranks.iter().map(|r| r.0).collect::<Vec<_>>()))
+        .collect();
+    Ok(format!(
+        "{op} deviating {deviating:?}: {}; then {}",
+        versions.join(", "),
+        again[0]
+    ))
+}
+
+/// Payload at the link, against the plans' cost, for every plan on three types, three times each.
+///
+/// # Errors
+/// Any count differs.
+pub fn payload(group: &Group) -> Result<String, Trouble> {
+    let before = group.stats();
+    let mut sum = (0, 0);
+    let mut t = 0;
+    counted_type::<f32>(group, &mut sum, &mut t)?;
+    counted_type::<f64>(group, &mut sum, &mut t)?;
+    counted_type::<bf16>(group, &mut sum, &mut t)?;
+    // Whatever was sent to this rank has been received: its operations are over.
+    group.barrier()?;
+    let counted = group.stats().since(&before);
+    let got = (counted.payload_sent, counted.payload_received);
+    if got != sum {
+        return Err(format!("sent and received {got:?}, the plans say {sum:?}").into());
+    }
+    Ok(format!("sent {} received {}", sum.0, sum.1))
+}
+
+fn counted_type<T: Number>(
+    group: &Group,
+    sum: &mut (u64, u64),
+    t: &mut u64,
+) -> Result<(), Trouble> {
+    let world = group.size();
+    let codecs = || {
+        [Codec::None, Codec::Bf16]
+            .into_iter()
+            .filter(|c| c.wire_type(T::DTYPE).is_some())
+    };
+    for len in lengths(world).into_iter().chain([100_003]) {
+        for algorithm in ALL_REDUCE {
+            for codec in codecs().filter(|c| *c == Codec::None || algorithm == Algorithm::Direct) {
+                let op = Op::new(Kind::AllReduce(Reduce::Mean))
+                    .by(algorithm)
+                    .coded(codec);
+                let call = Call::AllReduce {
+                    reduce: Reduce::Mean,
+                    algorithm,
+                };
+                for _ in 0..3 {
+                    counted::<T>(group, &op, call.clone(), len, sum)?;
+                }
+            }
+        }
+        for codec in codecs() {
+            for name in topology::NAMES {
+                let graph = by_name(name, world)?;
+                for _ in 0..3 {
+                    let mut round = Round::default();
+                    graph.round(group.rank(), *t, &mut round);
+                    let call = Call::Mix {
+                        from: round.from.iter().map(|(r, _)| *r).collect(),
+                        to: round.to.iter().map(|(r, _)| *r).collect(),
+                        scaled: round.to.iter().any(|(_, w)| *w != 1.0),
+                        form: round.form,
+                    };
+                    let op = Op::new(Kind::Mix { round, t: *t }).coded(codec);
+                    counted::<T>(group, &op, call, len, sum)?;
+                    *t += 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs it, and compares what it sent with the plan and with the formula.
+fn counted<T: Number>(
+    group: &Group,
+    op: &Op,
+    call: Call,
+    len: usize,
+    sum: &mut (u64, u64),
+) -> Result<(), Trouble> {
+    let dtype: DType = T::DTYPE;
+    let request = Request {
+        call,
+        rank: group.rank(),
+        world: group.size() as u32,
+        len: len as u64,
+        slice: 1 << 16,
+        codec: op.codec,
+        widen: dtype.accumulator() != dtype,
+    };
+    let cost = Cost::of(&plan(&request)?, dtype).ok_or("a codec that does not apply")?;
+    let before: LinkStats = group.stats();
+    let done = group.run(op, &mut values::<T>(group.rank(), len))?;
+    let sent = group.stats().since(&before).payload_sent;
+    let formula = bytes_sent(&request, dtype);
+    if (sent, Some(sent), sent) != (cost.bytes_sent, formula, done.bytes_sent) {
+        return Err(format!(
+            "{op:?} of {len} {dtype}: sent {sent}, its plan says {}, the formula {formula:?}, the operation {}",
+            cost.bytes_sent, done.bytes_sent
+        )
+        .into());
+    }
+    sum.0 += cost.bytes_sent;
+    sum.1 += cost.bytes_received;
+    Ok(())
+}
+
+/// 200 steps of DmSGD on the one-peer exponential graph with an all-reduce after every tenth; `halfway` is called in the middle. Returns the digest.
+///
+/// # Errors
+/// An operation fails.
+pub fn train(group: &Group, halfway: impl FnOnce()) -> Result<String, Trouble> {
+    const DIM: usize = 1000;
+    let mixer = NeighbourMixer::<f32>::new(group.clone(), by_name("one-peer-exp", group.size())?)?;
+    let rule = rule_by_name("dmsgd", &RuleConfig::default())?;
+    let mut driver = Decentralised::new(rule, Box::new(mixer), DIM);
+    let mut x = vec![0.0_f32; DIM];
+    let mut halfway = Some(halfway);
+    for step in 0..200 {
+        if step == 100
+            && let Some(halfway) = halfway.take()
+        {
+            halfway();
+        }
+        let target = |i: usize| (i * (group.rank().idx() + 1)) as f32 / DIM as f32;
+        let g: Vec<f32> = x.iter().enumerate().map(|(i, x)| x - target(i)).collect();
+        driver.step(0.05, &mut x, &g)?;
+        if step % 10 == 9 {
+            group.all_reduce(&mut x, gaggle::Mean)?;
+        }
+    }
+    Ok(digest(&x).to_string())
+}
+
+/// Trial 14 (BlueFog), what of it applies: gradient 1 and step size 1 on every rank lead every plain rule to −1, −2, −3, −4; micro-batches with gradients 4 and 7 take it 11 further down.
+///
+/// # Errors
+/// An operation fails.
+pub fn equal_ranks(group: &Group) -> Result<String, Trouble> {
+    let mut told = Vec::new();
+    for (lane, name) in (10..)
+        .step_by(8)
+        .zip(["allreduce-sgd", "dsgd-atc", "dsgd-awc", "dsgd-cta"])
+    {
+        for graph in ["ring", "one-peer-exp"] {
+            let lane = gaggle::Lane(if graph == "ring" { lane } else { lane + 4 });
+            let graph = by_name(graph, group.size())?;
+            let mixer = NeighbourMixer::<f64>::on_lanes(group.clone(), graph, lane)?;
+            let rule = rule_by_name(name, &RuleConfig::default())?;
+            let mut driver = Decentralised::new(rule, Box::new(mixer), 1);
+            let mut x = [0.0];
+            let mut steps = Vec::new();
+            for _ in 0..4 {
+                driver.before_forward(1.0, &mut x)?;
+                driver.step(1.0, &mut x, &[1.0])?;
+                steps.push(x[0].to_string());
+            }
+            x = [0.0];
+            driver.before_forward(1.0, &mut x)?;
+            driver.accumulate(&[4.0])?;
+            driver.step(1.0, &mut x, &[7.0])?;
+            steps.push(format!("then {}", x[0]));
+            told.push(steps.join(" "));
+        }
+    }
+    told.dedup();
+    Ok(told.join(", "))
+}
+
+/// All-reduces without end; `begun` is called after the first. Returns what ended it.
+pub fn endless(group: &Group, algorithm: Algorithm, begun: impl FnOnce()) -> Error {
+    let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(algorithm);
+    let mut begun = Some(begun);
+    loop {
+        if let Err(error) = group.run(&op, &mut vec![0.0_f32; 10_000]) {
+            return error;
+        }
+        if let Some(begun) = begun.take() {
+            begun();
+        }
+    }
+}
+
+/// Mixing on a ring without end; `begun` is called after the first round. Returns what ended it.
+pub fn endless_mix(group: &Group, begun: impl FnOnce()) -> Error {
+    let graph = match by_name("ring", group.size()) {
+        Ok(graph) => graph,
+        Err(e) => return Error::internal(e.to_string()),
+    };
+    let mut begun = Some(begun);
+    let mut round = Round::default();
+    for t in 0.. {
+        graph.round(group.rank(), t, &mut round);
+        if let Err(error) = group.mix(&mut vec![0.0_f32; 10_000], &round, t) {
+            return error;
+        }
+        if let Some(begun) = begun.take() {
+            begun();
+        }
+    }
+    Error::internal("2⁶⁴ rounds are over")
+}
+
+/// `timeout [1]`: what kind of error, and whom it blames.
+pub fn blame(error: &Error) -> String {
+    let kind = match error.cause() {
+        Cause::PeerLost { .. } => "lost",
+        Cause::PeerLeft { .. } => "left",
+        Cause::Timeout { .. } => "timeout",
+        Cause::Mismatch { .. } => "mismatch",
+        Cause::Aborted { .. } => "aborted",
+        _ => "other",
+    };
+    let ranks: Vec<u32> = error.culprits().iter().map(|r| r.0).collect();
+    format!("{kind} {ranks:?}")
+}
