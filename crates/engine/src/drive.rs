@@ -284,7 +284,9 @@ impl Shared {
             } else if !backoff.is_completed() && !self.crowded {
                 backoff.snooze();
             } else if self.has_thread {
-                self.bell.sleep(seen, Duration::from_secs(1));
+                // The thread sleeps until the next timer that it knew of; this one may be sooner.
+                self.bell
+                    .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
             } else {
                 self.sleep();
             }

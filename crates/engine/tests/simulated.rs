@@ -324,8 +324,22 @@ fn is_mix(run: &Run, call: usize) -> bool {
     matches!(run.calls[call].what, What::Mix(_))
 }
 
-fn check(seed: u64) {
+/// How a run's operations ended, by kind.
+type Tally = std::collections::BTreeMap<&'static str, usize>;
+
+fn check(seed: u64, tally: &mut Tally) {
     let run = run(seed);
+    for (.., finished) in &run.outcomes {
+        let kind = match finished.result.as_ref().map_err(Error::cause) {
+            Ok(_) => "right",
+            Err(Cause::PeerLost { .. }) => "lost",
+            Err(Cause::Timeout { .. }) => "timeout",
+            Err(Cause::Mismatch { .. }) => "mismatch",
+            Err(Cause::Aborted { .. }) => "aborted",
+            Err(_) => "other",
+        };
+        *tally.entry(kind).or_default() += 1;
+    }
     for (rank, call, finished) in &run.outcomes {
         let about = || {
             format!(
@@ -389,8 +403,19 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
 
 #[test]
 fn a_thousand_runs_with_random_orders_and_faults_end_right() {
-    for seed in seeds(0..1000) {
-        check(seed);
+    let mut tally = Tally::new();
+    let all = seeds(0..1000);
+    for seed in all.clone() {
+        check(seed, &mut tally);
+    }
+    println!("{tally:?}");
+    if all.end - all.start >= 1000 {
+        for kind in ["right", "lost", "timeout", "mismatch", "aborted"] {
+            assert!(
+                tally.get(kind).is_some_and(|n| *n > 20),
+                "{kind} hardly occurs: {tally:?}"
+            );
+        }
     }
 }
 
@@ -469,41 +494,115 @@ fn weighted_means_with_drained_ranks_in_any_order_of_arrival() {
     }
 }
 
+/// What can be recorded: the operation as it is called, and as it is planned.
+fn recorded(world: u32, rank: u32, len: u64) -> Vec<(Op, gaggle_collectives::Call, usize)> {
+    use gaggle_collectives::Call as Planned;
+    let (n, parts) = (len as usize, len as usize * world as usize);
+    let mut all = vec![];
+    for algorithm in [
+        Algorithm::Ring,
+        Algorithm::Direct,
+        Algorithm::RecursiveDoubling,
+    ] {
+        for reduce in [Reduce::Sum, Reduce::Mean] {
+            let op = Op::new(Kind::AllReduce(reduce)).by(algorithm);
+            all.push((op, Planned::AllReduce { reduce, algorithm }, n));
+        }
+    }
+    for algorithm in [Algorithm::Ring, Algorithm::Direct] {
+        all.push((
+            Op::new(Kind::AllGather).by(algorithm),
+            Planned::AllGather { algorithm },
+            parts,
+        ));
+    }
+    let root = Rank(world / 2);
+    all.push((
+        Op::new(Kind::Broadcast { root }),
+        Planned::Broadcast { root },
+        n,
+    ));
+    if len == 0 {
+        all.push((Op::new(Kind::Barrier), Planned::Barrier, 0));
+    }
+    let round = round_of(world, rank, 1);
+    let planned = Planned::Mix {
+        from: round.from.iter().map(|(r, _)| *r).collect(),
+        to: round.to.iter().map(|(r, _)| *r).collect(),
+        scaled: false,
+        form: round.form,
+    };
+    all.push((Op::new(Kind::Mix { round, t: 0 }), planned, n));
+    all
+}
+
+fn assert_is_the_plan(record: &[gaggle_engine::Record], plan: &gaggle_collectives::Plan) {
+    use gaggle_collectives::Action;
+    assert_eq!(record.len() as u32, plan.n_steps(), "every step ran once");
+    let mut place = vec![usize::MAX; record.len()];
+    for (i, r) in record.iter().enumerate() {
+        assert_eq!(
+            place[r.step as usize],
+            usize::MAX,
+            "step {} ran twice",
+            r.step
+        );
+        place[r.step as usize] = i;
+        let step = plan.step(r.step);
+        let (peer, span) = match &step.action {
+            Action::Send { to, src, .. } => (Some(*to), *src),
+            Action::Recv { from, dst, .. } => (Some(*from), *dst),
+            Action::Fold { dst, .. } | Action::Copy { dst, .. } => (None, *dst),
+            Action::Weigh { span, .. }
+            | Action::Divide { span, .. }
+            | Action::Recode { span, .. } => (None, *span),
+            Action::Mix { own, .. } => (None, *own),
+        };
+        assert_eq!((r.peer, r.span), (peer, span), "step {}", r.step);
+        for before in &step.after {
+            assert!(
+                place[*before as usize] < i,
+                "step {} ran before step {before}",
+                r.step
+            );
+        }
+    }
+}
+
 #[test]
 fn the_record_of_a_run_is_the_plan() {
-    use gaggle_collectives::{Action, Call as Planned, Request, plan};
+    use gaggle_collectives::{Request, plan};
     let mut settings = config();
     settings.record = true;
     settings.slice_bytes = 40;
     for world in [1u32, 2, 3, 5, 7, 8] {
-        for algorithm in [
-            Algorithm::Ring,
-            Algorithm::Direct,
-            Algorithm::RecursiveDoubling,
+        for len in [
+            0u64,
+            1,
+            u64::from(world) - 1,
+            u64::from(world),
+            u64::from(world) + 1,
+            101,
         ] {
-            for len in [0u64, 1, u64::from(world) + 1, 101] {
-                let job = Job::new(world, 7, &settings);
-                let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(algorithm);
+            for which in 0..recorded(world, 0, len).len() {
+                let job = Job::new(world, 7 + which as u64, &settings);
                 let pending = (0..world)
                     .map(|r| {
+                        let (op, _, n) = recorded(world, r, len).swap_remove(which);
                         let group = job.engines[r as usize].group();
                         (
                             r,
-                            group
-                                .communicator()
-                                .start(op.clone(), Region::new(vec![1f64; len as usize])),
+                            group.communicator().start(op, Region::new(vec![1f64; n])),
                         )
                     })
                     .collect();
-                job.collect(pending)
-                    .into_iter()
-                    .for_each(|(_, f)| assert!(f.result.is_ok()));
+                for (_, f) in job.collect(pending) {
+                    assert!(f.result.is_ok(), "{:?}", f.result);
+                }
                 for rank in 0..world {
+                    let (_, call, _) = recorded(world, rank, len).swap_remove(which);
                     let request = Request {
-                        call: Planned::AllReduce {
-                            reduce: Reduce::Sum,
-                            algorithm,
-                        },
+                        call,
                         rank: Rank(rank),
                         world,
                         len,
@@ -511,37 +610,8 @@ fn the_record_of_a_run_is_the_plan() {
                         codec: gaggle_core::Codec::None,
                         widen: false,
                     };
-                    let plan = plan(&request).unwrap();
                     let record = job.engines[rank as usize].take_record();
-                    assert_eq!(record.len() as u32, plan.n_steps(), "every step ran once");
-                    let mut place = vec![usize::MAX; record.len()];
-                    for (i, r) in record.iter().enumerate() {
-                        assert_eq!(
-                            place[r.step as usize],
-                            usize::MAX,
-                            "step {} ran twice",
-                            r.step
-                        );
-                        place[r.step as usize] = i;
-                        let step = plan.step(r.step);
-                        let (peer, span) = match &step.action {
-                            Action::Send { to, src, .. } => (Some(*to), *src),
-                            Action::Recv { from, dst, .. } => (Some(*from), *dst),
-                            Action::Fold { dst, .. } | Action::Copy { dst, .. } => (None, *dst),
-                            Action::Weigh { span, .. }
-                            | Action::Divide { span, .. }
-                            | Action::Recode { span, .. } => (None, *span),
-                            Action::Mix { own, .. } => (None, *own),
-                        };
-                        assert_eq!((r.peer, r.span), (peer, span), "step {}", r.step);
-                        for before in &step.after {
-                            assert!(
-                                place[*before as usize] < i,
-                                "step {} ran before step {before}",
-                                r.step
-                            );
-                        }
-                    }
+                    assert_is_the_plan(&record, &plan(&request).unwrap());
                 }
             }
         }
