@@ -128,17 +128,11 @@ impl Running {
 
     /// Its processes that live: the program, and whatever it has started, in whatever group.
     pub fn alive(&self) -> Vec<u32> {
-        let mark = format!("{MARK}={}", self.mark);
         let Ok(entries) = fs::read_dir("/proc") else {
             return Vec::new();
         };
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let marked = |pid: &u32| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment
-                .split(|&b| b == 0)
-                .any(|variable| variable == mark.as_bytes())
-        };
+        let marked = |pid: &u32| variable(*pid, MARK).is_some_and(|mark| mark == self.mark);
         pids.filter(marked).filter(|&pid| lives(pid)).collect()
     }
 
@@ -147,14 +141,8 @@ impl Running {
     /// # Panics
     /// There is none, or there are several.
     pub fn rank(&self, rank: u32) -> u32 {
-        let wanted = format!("RANK={rank}");
         let all = self.alive();
-        let is_rank = |pid: &&u32| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment
-                .split(|&b| b == 0)
-                .any(|variable| variable == wanted.as_bytes())
-        };
+        let is_rank = |pid: &&u32| variable(**pid, "RANK").is_some_and(|r| r == rank.to_string());
         match all.iter().filter(is_rank).collect::<Vec<_>>()[..] {
             [pid] => *pid,
             ref other => panic!("rank {rank} is {other:?}"),
@@ -336,4 +324,13 @@ pub fn listening(pid: u32) -> Vec<u16> {
 pub fn possessions(pid: u32) -> (usize, usize) {
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     (count("fd"), count("task"))
+}
+
+/// A variable in the environment that a process was started with.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    environment.split(|&b| b == 0).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    })
 }

@@ -22,6 +22,7 @@ use transport::{
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .without_time()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .init();
@@ -51,13 +52,21 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
         ["payload"] => say(&work::payload(&job)?),
         ["mismatch", trial] => say(&work::mismatch(&job, trial)?),
         ["equal-ranks"] => say(&work::equal_ranks(&job)?),
-        ["endless", how] => return endless(&job, how),
+        ["endless", how] => return endless(&job, how, Rank(1), || say("ready")),
+        ["stop-short", how] => {
+            return endless(&job, how, Rank(1), || {
+                say("ready");
+                if job.rank() == Rank(1) {
+                    stop_here();
+                }
+            });
+        }
         ["panic"] => {
             job.barrier()?;
             if job.rank() == Rank(2) {
                 panic!("the dice said so");
             }
-            return endless(&job, "ring");
+            return endless(&job, "ring", Rank(2), || ());
         }
         ["unjoined"] => return Err("joined a world whose rank 0 is elsewhere".into()),
         ["busy"] => {
@@ -89,9 +98,20 @@ fn compute() -> ! {
     }
 }
 
-/// Works until something ends it, says what, and meets the survivors once more.
-fn endless(group: &Group, how: &str) -> Result<ExitCode, Trouble> {
-    let begun = || say("ready");
+/// Stands still, as by Ctrl-Z: alive for the system, silent for everybody else.
+fn stop_here() {
+    let me = rustix::process::getpid();
+    // Whoever waits for this rank to be silent notices that it is not.
+    let _ = rustix::process::kill_process(me, rustix::process::Signal::STOP);
+}
+
+/// Works until something ends it, says what, and meets the survivors, all but `victim`.
+fn endless(
+    group: &Group,
+    how: &str,
+    victim: Rank,
+    begun: impl FnOnce(),
+) -> Result<ExitCode, Trouble> {
     let error = match how {
         "mix" => work::endless_mix(group, begun),
         name => {
@@ -101,11 +121,8 @@ fn endless(group: &Group, how: &str) -> Result<ExitCode, Trouble> {
     };
     say(&blame(&error));
     say(&format!("text {error}"));
-    let culprits = error.culprits();
-    let survivors: Vec<Rank> = (0..group.size() as u32)
-        .map(Rank)
-        .filter(|r| !culprits.contains(r))
-        .collect();
+    let all = (0..group.size() as u32).map(Rank);
+    let survivors: Vec<Rank> = all.filter(|rank| *rank != victim).collect();
     group.subgroup(&survivors, "survivors")?.barrier()?;
     say("survivors met");
     Ok(ExitCode::from(3))

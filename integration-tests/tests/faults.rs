@@ -1,0 +1,239 @@
+//! Real faults in real jobs: killed, stopped and panicking ranks, a killed launcher, a wrong secret. Everybody learns whose fault it was, and nothing is left.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "the helpers are test code, too")]
+
+use gaggle_integration_tests::process::{Ended, Running, gaggle_run, program, signal};
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// `gaggle run -n 4` of the program `rank`, with four words of a shell before it.
+fn ranks(before: &str, role: &str) -> Command {
+    let script = format!("{before} exec {} {role}", program("rank").display());
+    gaggle_run(4, &["sh", "-c", &script])
+}
+
+/// Ranks that do not stop when the launcher says so, so that each is heard out: it kills them only after its grace.
+fn stubborn(role: &str) -> Command {
+    let mut command = Command::new(program("gaggle"));
+    let script = format!("trap '' TERM; exec {} {role}", program("rank").display());
+    command.args(["run", "-n", "4", "--grace", "20", "--", "sh", "-c", &script]);
+    command
+}
+
+/// A demo that runs far longer than any test.
+fn demo(dir: &Path, algorithm: &str) -> Running {
+    let mut command = Command::new(program("gaggle"));
+    command
+        .args(["demo", "--ranks", "4", "--epochs", "1000", "--batch", "128"])
+        .args(["--algorithm", algorithm, "--output"])
+        .arg(dir.join("page.html"));
+    Running::start(command)
+}
+
+/// Training is under way.
+fn trains(demo: &mut Running) {
+    demo.hear(1, "a word about an epoch", |line| line.contains(": epoch "));
+}
+
+/// A promise about time. What it takes is printed; a machine that is busy with other things gets three tries.
+fn within(limit: Duration, what: &str, attempt: impl Fn() -> Duration) {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let took = attempt();
+        println!("{what}: {took:.2?}");
+        if took < limit {
+            return;
+        }
+        all.push(took);
+    }
+    panic!("{what}: {all:.2?}, promised are {limit:?}");
+}
+
+/// From now until the launcher has ended and nothing is left.
+fn ends(running: Running, fault: impl FnOnce(&Running)) -> (Ended, Duration) {
+    let start = Instant::now();
+    fault(&running);
+    let ended = running.wait_for_all();
+    (ended, start.elapsed())
+}
+
+fn last_line(ended: &Ended) -> &str {
+    ended.err.lines().last().unwrap()
+}
+
+#[test]
+fn a_killed_rank_of_the_demo_ends_it_within_two_seconds() {
+    for (algorithm, victim) in [("allreduce", 2), ("dmsgd", 0)] {
+        let what = format!("kill -9 of rank {victim} during {algorithm}, until all is gone");
+        within(Duration::from_secs(2), &what, || {
+            let dir = TempDir::new().unwrap();
+            let mut demo = demo(dir.path(), algorithm);
+            trains(&mut demo);
+            let pid = demo.rank(victim);
+            let (ended, took) = ends(demo, |_| signal(pid, "KILL"));
+            assert_eq!(ended.code(), 137, "{ended:#?}");
+            let cause = format!(
+                "gaggle: first cause: rank {victim} was killed by signal 9 (SIGKILL) after "
+            );
+            assert!(last_line(&ended).starts_with(&cause), "{ended:#?}");
+            took
+        });
+    }
+}
+
+#[test]
+fn a_stopped_rank_of_the_demo_is_named() {
+    let dir = TempDir::new().unwrap();
+    let mut command = Command::new(program("gaggle"));
+    command
+        .args([
+            "demo", "--ranks", "4", "--epochs", "1000", "--batch", "128", "--output",
+        ])
+        .arg(dir.path().join("page.html"))
+        .env("GAGGLE_TIMEOUT", "2");
+    let mut demo = Running::start(command);
+    trains(&mut demo);
+    let pid = demo.rank(1);
+    let (ended, _) = ends(demo, |_| signal(pid, "STOP"));
+    assert_eq!(ended.code(), 1, "{ended:#?}");
+    let told: Vec<&str> = ended
+        .err
+        .lines()
+        .filter(|l| l.contains("gaggle-demo: rank "))
+        .collect();
+    assert!(!told.is_empty(), "{ended:#?}");
+    for line in told {
+        assert!(line.contains(": nothing from rank 1 for 2."), "{ended:#?}");
+    }
+}
+
+/// Each survivor's own words; then they meet without the victim.
+fn all_blame(ended: &Ended, victim: u32, blame: &str) {
+    for rank in (0..4).filter(|rank| *rank != victim) {
+        for text in [blame, "survivors met"] {
+            let line = format!("[{rank}] {text}");
+            assert!(
+                ended.out.lines().any(|l| l == line),
+                "no {line:?}: {ended:#?}"
+            );
+        }
+    }
+}
+
+/// Lets the three others end, and then the one that cannot.
+fn end_without(mut job: Running, victim: u32) -> Ended {
+    job.hear(3, "survivors met", |line| line.ends_with(" survivors met"));
+    signal(job.rank(victim), "KILL");
+    let ended = job.wait_for_all();
+    assert_ne!(ended.code(), 0, "{ended:#?}");
+    ended
+}
+
+/// Rank 1 stops itself when all others have called the next all-reduce, or will.
+#[test]
+fn a_rank_that_stands_still_is_the_timeout_of_all_others() {
+    for how in ["ring", "recursive_doubling", "direct"] {
+        let mut command = stubborn(&format!("stop-short {how}"));
+        command.env("GAGGLE_TIMEOUT", "2");
+        let ended = end_without(Running::start(command), 1);
+        all_blame(&ended, 1, "timeout [1]");
+    }
+}
+
+/// In the middle of whatever it does: then others may be an operation apart.
+#[test]
+fn a_stopped_rank_is_named_by_all_others() {
+    for how in ["ring", "recursive_doubling", "direct"] {
+        let mut command = stubborn(&format!("endless {how}"));
+        command.env("GAGGLE_TIMEOUT", "2");
+        let mut job = Running::start(command);
+        job.hear(4, "ready", |line| line.ends_with(" ready"));
+        signal(job.rank(1), "STOP");
+        let ended = end_without(job, 1);
+        for rank in [0, 2, 3] {
+            let prefix = format!("[{rank}] timeout [");
+            let line = ended.out.lines().find_map(|l| l.strip_prefix(&prefix));
+            let named = line.unwrap_or_else(|| panic!("{ended:#?}"));
+            assert!(named.contains('1'), "{ended:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_lost_to_all_others() {
+    for how in ["ring", "recursive_doubling", "direct", "mix"] {
+        let mut job = Running::start(stubborn(&format!("endless {how}")));
+        job.hear(4, "ready", |line| line.ends_with(" ready"));
+        let pid = job.rank(1);
+        let (ended, _) = ends(job, |_| signal(pid, "KILL"));
+        assert_eq!(ended.code(), 137, "{ended:#?}");
+        all_blame(&ended, 1, "lost [1]");
+    }
+}
+
+#[test]
+fn a_panic_is_a_loss_to_the_others_and_the_launchers_last_word() {
+    let ended = Running::start(stubborn("panic")).wait_for_all();
+    assert_eq!(ended.code(), 101, "{ended:#?}");
+    all_blame(&ended, 2, "lost [2]");
+    assert!(ended.err.contains("the dice said so"), "{ended:#?}");
+    let cause = "gaggle: first cause: rank 2 ended with exit code 101 after ";
+    assert!(last_line(&ended).starts_with(cause), "{ended:#?}");
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_process_whatever_they_do() {
+    let limit = Duration::from_secs(5);
+    // Computing, asleep, waiting in an all-reduce; and before the meeting is complete.
+    for (role, ready) in [("busy", 4), ("unjoined", 1)] {
+        let what = format!("kill -9 of the launcher of ranks that are {role}, until all is gone");
+        within(limit, &what, || {
+            let mut job = Running::start(ranks("", role));
+            job.hear(ready, "ready", |line| line.ends_with(" ready"));
+            assert!(job.alive().len() >= 5, "{:?}", job.alive());
+            let (ended, took) = ends(job, |job| job.signal("KILL"));
+            assert_eq!(ended.status.code(), None, "{ended:#?}");
+            took
+        });
+    }
+    within(
+        limit,
+        "kill -9 of the demo's launcher, until all is gone",
+        || {
+            let dir = TempDir::new().unwrap();
+            let mut demo = demo(dir.path(), "all");
+            trains(&mut demo);
+            assert!(demo.alive().len() >= 5, "{:?}", demo.alive());
+            let (ended, took) = ends(demo, |demo| demo.signal("KILL"));
+            assert_eq!(ended.status.code(), None, "{ended:#?}");
+            took
+        },
+    );
+}
+
+#[test]
+fn a_wrong_secret_keeps_one_rank_out_and_is_not_shown() {
+    let wrong = "5e".repeat(32);
+    let before = format!("if [ $RANK = 2 ]; then export GAGGLE_SECRET={wrong}; fi;");
+    let ended = Running::start(ranks(&before, "collectives")).wait_for_all();
+    assert_eq!(ended.code(), 1, "{ended:#?}");
+    let cause = "gaggle: first cause: rank 2 ended with exit code 1 after ";
+    assert!(last_line(&ended).starts_with(cause), "{ended:#?}");
+    let why = ended
+        .err
+        .lines()
+        .find(|l| l.starts_with("[2] rank: store at "));
+    assert!(
+        why.is_some_and(|line| line.contains("secret")),
+        "{ended:#?}"
+    );
+    assert!(
+        !ended.err.contains(&wrong) && ended.out.is_empty(),
+        "{ended:#?}"
+    );
+}
