@@ -44,11 +44,13 @@ impl Count {
     /// Reads a closing line of cargo test or nextest; of anything else, nothing.
     fn of_line(line: &str) -> Count {
         let line = plain(line);
-        let line = line.trim();
-        let Some(text) = line.strip_prefix("test result:").or_else(|| {
-            line.strip_prefix("Summary")
-                .filter(|l| l.contains("tests run:") || l.contains("test run:"))
-        }) else {
+        // nextest repeats the words of a failed test, indented: its own summary has counted them.
+        let summary = || {
+            line.trim()
+                .strip_prefix("Summary")
+                .filter(|l| l.contains(" run:"))
+        };
+        let Some(text) = line.strip_prefix("test result:").or_else(summary) else {
             return Count::default();
         };
         let before = |words: &[&str]| -> u64 {
@@ -222,6 +224,12 @@ mod tests {
             0,
         );
         check("test output::tests::every_line ... ok", 0, 0, 0);
+        check(
+            "    test result: FAILED. 0 passed; 1 failed; 0 ignored",
+            0,
+            0,
+            0,
+        );
         check("[1] 5 passed, 3 failed", 0, 0, 0);
     }
 }
