@@ -75,7 +75,10 @@ impl EngineComm {
         let mut state = self.shared.state.lock();
         let id = match state.next_id(self.info.id, op.lane.0, choice.round, name) {
             Ok(id) => id,
-            Err(error) => return refuse(memory, error, completion),
+            Err(error) => {
+                drop(state);
+                return refuse(memory, error, completion);
+            }
         };
         let now = self.shared.clock.now();
         state.set_now(now);
@@ -83,7 +86,7 @@ impl EngineComm {
         let timeout = op.timeout.unwrap_or(state.config.timeout);
         let serial = state.next_serial();
         let warn_at = now.saturating_add(state.config.warn_after);
-        state.start(OpStart {
+        let start = OpStart {
             serial,
             hash: stable_hash(&[&descriptor.to_bytes()]),
             descriptor,
@@ -96,13 +99,13 @@ impl EngineComm {
             deadline: now.saturating_add(timeout),
             warn_at,
             completion: Arc::clone(completion),
+        };
+        let shared = &*self.shared;
+        shared.guarded(&mut state, |state| {
+            state.start(start);
+            state.settle(&shared.links, &*shared.control)
         });
-        state.settle(&self.shared.links, &*self.shared.control);
-        let completed = std::mem::take(&mut state.completed);
-        drop(state);
-        if completed {
-            self.shared.bell.ring();
-        }
+        self.shared.let_go(state);
     }
 
     /// Runs a plan that did not come from the planner: for experiments, and for tests of wrong plans. `descriptor` is what it is called by.
@@ -112,22 +115,16 @@ impl EngineComm {
         let pending = self.pending(&completion, op);
         match OpMemory::owned(io) {
             Err((error, io)) => {
-                completion.set(Finished {
-                    io: Some(io),
-                    result: Err(error),
-                });
+                deliver(&completion, Some(io), error);
             }
             Ok(memory) => match self.prepare(op, dtype, len) {
-                Ok((choice, _)) => {
-                    self.submit(
-                        op,
-                        dtype,
-                        &choice,
-                        Arc::new(Program::new(plan)),
-                        memory,
-                        &completion,
-                    );
-                }
+                Ok((choice, _)) => match Program::unproven(plan, &self.info, len) {
+                    Ok(program) => {
+                        let program = Arc::new(program);
+                        self.submit(op, dtype, &choice, program, memory, &completion);
+                    }
+                    Err(what) => refuse(memory, Error::invalid("plan", what), &completion),
+                },
                 Err(error) => refuse(memory, error, &completion),
             },
         }
@@ -145,10 +142,18 @@ impl EngineComm {
 
 fn refuse(memory: OpMemory, error: Error, completion: &Completion) {
     let (_, io) = memory.into_parts();
-    completion.set(Finished {
+    deliver(completion, io, error);
+}
+
+/// A mistake comes out of the handle; no engine has had the memory, and no lock is held.
+fn deliver(completion: &Completion, io: Option<Region>, error: Error) {
+    let (waker, _) = completion.set(Finished {
         io,
         result: Err(error),
     });
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }
 
 fn plan_error(name: &str, e: &PlanError) -> Error {
@@ -190,10 +195,7 @@ impl Communicator for EngineComm {
         match OpMemory::owned(io) {
             Ok(memory) => self.launch(&op, dtype, len, memory, &completion),
             Err((error, io)) => {
-                completion.set(Finished {
-                    io: Some(io),
-                    result: Err(error),
-                });
+                deliver(&completion, Some(io), error);
             }
         }
         // Whoever makes progress must hear of what was posted.
@@ -234,11 +236,9 @@ impl Communicator for EngineComm {
 
     fn abort(&self, reason: &str) {
         let mut state = self.shared.state.lock();
-        state.abort_everywhere(&self.info, reason);
+        state.abort_everywhere(self.info.id, reason);
         state.settle(&self.shared.links, &*self.shared.control);
-        state.completed = false;
-        drop(state);
-        self.shared.bell.ring();
+        self.shared.let_go(state);
         gaggle_core::Wake::wake(&*self.shared.bell);
     }
 
@@ -279,10 +279,9 @@ impl Drop for Stay<'_> {
         if std::thread::panicking() && !self.0.is_done() {
             // Closing hands every operation's memory back; without that there is no sound way out.
             let error = Error::internal("a blocking operation panicked");
-            self.1
-                .state
-                .lock()
-                .close(&self.1.links, &*self.1.control, error);
+            let mut state = self.1.state.lock();
+            state.close(&self.1.links, &*self.1.control, error);
+            self.1.let_go(state);
         }
     }
 }

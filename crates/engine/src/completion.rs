@@ -29,23 +29,19 @@ impl Completion {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Delivers the outcome. Returns it where nobody will ever ask for it.
-    pub(crate) fn set(&self, finished: Finished) -> Option<Finished> {
-        let (waker, unwanted) = {
-            let mut slot = self.slot.lock();
-            if slot.detached {
-                (None, Some(finished))
-            } else {
-                slot.finished = Some(finished);
-                (slot.waker.take(), None)
-            }
+    /// Delivers the outcome. Returns whom to wake, and the outcome itself where nobody will ever ask for it: for the caller to deal with when it holds no lock.
+    #[must_use]
+    pub(crate) fn set(&self, finished: Finished) -> (Option<Waker>, Option<Finished>) {
+        let mut slot = self.slot.lock();
+        let handed = if slot.detached {
+            (None, Some(finished))
+        } else {
+            slot.finished = Some(finished);
+            (slot.waker.take(), None)
         };
         // Release: pairs with `is_done`.
         self.done.store(true, Ordering::Release);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        unwanted
+        handed
     }
 
     pub(crate) fn take(&self) -> Option<Finished> {

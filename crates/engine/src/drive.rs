@@ -6,7 +6,7 @@
 use crate::{
     reports::{ControlView, LinkSink},
     state::State,
-    sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering},
+    sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering},
 };
 use crossbeam::utils::Backoff;
 use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};
@@ -19,6 +19,10 @@ use std::{
 const BUDGET: usize = 1 << 20;
 /// Turns of one `drive` before the lock is given to others.
 const MAX_TURNS: usize = 64;
+/// Times that one `drive` takes the lock again for what came meanwhile.
+const MAX_DRIVES: usize = 16;
+/// Longest sleep where no timer is set.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Shared {
     pub(crate) links: Vec<Box<dyn Transport>>,
@@ -28,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) pid: u32,
     pub(crate) has_thread: bool,
+    /// Who sleeps in `poll` where there is no thread to do so.
+    pub(crate) polling: Mutex<()>,
     /// Whether ranks outnumber the processors, so that spinning steals from those waited for.
     pub(crate) crowded: bool,
 }
@@ -38,6 +44,10 @@ pub(crate) struct Bell {
     rings: Mutex<u64>,
     rung: Condvar,
     sleepers: AtomicUsize,
+    /// Until when the engine's thread means to sleep, in nanoseconds of the engine's clock; 0 while it is awake.
+    thread_until: AtomicU64,
+    /// A waiting caller sleeps in `poll`, where only the pipe reaches it.
+    helper_polls: AtomicBool,
     /// Something came while another thread held the state.
     note: AtomicBool,
     closing: AtomicBool,
@@ -70,6 +80,8 @@ impl Bell {
             rings: Mutex::new(0),
             rung: Condvar::new(),
             sleepers: AtomicUsize::new(0),
+            thread_until: AtomicU64::new(0),
+            helper_polls: AtomicBool::new(false),
             note: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             #[cfg(unix)]
@@ -82,6 +94,20 @@ impl Bell {
         let mut rings = self.rings.lock();
         *rings += 1;
         self.rung.notify_all();
+        drop(rings);
+        // SeqCst with `help_until`: either the poller's flag is seen here, or it sees its operation done.
+        if self.helper_polls.load(Ordering::SeqCst) {
+            self.poke_thread();
+        }
+    }
+
+    /// A waiting thread goes. What came for it in the meantime is somebody else's now.
+    fn pass_on(&self) {
+        // SeqCst with `wake`, which leaves the note before it counts the sleepers.
+        if self.note.load(Ordering::SeqCst) {
+            self.ring();
+            self.poke_thread();
+        }
     }
 
     pub(crate) fn rings(&self) -> u64 {
@@ -142,7 +168,7 @@ impl Shared {
     /// Makes what progress can be made. Returns how many things happened; `None`: another thread is at it and will take care.
     pub(crate) fn drive(&self) -> Option<u64> {
         let mut total = 0;
-        loop {
+        for _ in 0..MAX_DRIVES {
             let Some(mut state) = self.state.try_lock() else {
                 // Whoever holds the state looks at the note after letting go.
                 self.bell.note.store(true, Ordering::SeqCst);
@@ -150,19 +176,43 @@ impl Shared {
             };
             self.bell.note.store(false, Ordering::SeqCst);
             total += self.drive_locked(&mut state);
-            let completed = std::mem::take(&mut state.completed);
-            drop(state);
-            if completed {
-                self.bell.ring();
-            }
+            self.let_go(state);
             if !self.bell.note.load(Ordering::SeqCst) {
                 return Some(total);
             }
         }
+        // A caller is not kept for ever by others' traffic.
+        self.bell.pass_on();
+        Some(total)
+    }
+
+    /// Lets go of the state, and does what must not be done under its lock: wakes who waits, and drops what nobody wants.
+    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, State>) {
+        let completed = std::mem::take(&mut state.completed);
+        let after = std::mem::take(&mut state.after);
+        let sooner = self.has_thread
+            && state
+                .next_timeout()
+                .is_some_and(|t| nanos(t) < self.bell.thread_until.load(Ordering::SeqCst));
+        drop(state);
+        if sooner {
+            self.bell.poke_thread();
+        }
+        if completed {
+            self.bell.ring();
+        }
+        for after in after {
+            after.run();
+        }
     }
 
     fn drive_locked(&self, state: &mut State) -> u64 {
-        match catch_unwind(AssertUnwindSafe(|| self.turns(state))) {
+        self.guarded(state, |state| self.turns(state))
+    }
+
+    /// Runs a piece of the engine; a panic of ours ends its operations and hands their memory back.
+    pub(crate) fn guarded(&self, state: &mut State, f: impl FnOnce(&mut State) -> u64) -> u64 {
+        match catch_unwind(AssertUnwindSafe(|| f(state))) {
             Ok(n) => n,
             Err(panic) => {
                 let what = panic_text(&*panic);
@@ -208,13 +258,31 @@ impl Shared {
 
     /// Until when a sleep may last.
     fn sleep_limit(&self, longest: Duration) -> Duration {
-        let next = self.state.lock().next_timeout();
+        self.limit(&self.state.lock(), longest)
+    }
+
+    fn limit(&self, state: &State, longest: Duration) -> Duration {
+        let next = state.next_timeout();
         next.map_or(longest, |t| t.saturating_sub(self.clock.now()).min(longest))
     }
 
-    /// Sleeps until a transport, the control plane, a timer or a `wake` has something to do.
-    pub(crate) fn sleep(&self) {
-        let mut limit = self.sleep_limit(Duration::from_secs(3600));
+    /// The engine's thread sleeps; whoever sets a sooner timer pokes it.
+    fn sleep_of_thread(&self) {
+        let limit = {
+            let state = self.state.lock();
+            let limit = self.limit(&state, LONGEST);
+            // Under the lock that timers are set under: none is set between the look and this.
+            let until = nanos(self.clock.now().saturating_add(limit));
+            self.bell.thread_until.store(until, Ordering::SeqCst);
+            limit
+        };
+        self.sleep(limit);
+        self.bell.thread_until.store(0, Ordering::SeqCst);
+    }
+
+    /// Sleeps until a transport, the control plane or a `wake` has something to do, at most `limit`.
+    fn sleep(&self, limit: Duration) {
+        let mut limit = limit;
         #[cfg(unix)]
         {
             use rustix::event::{PollFd, PollFlags, poll};
@@ -265,7 +333,7 @@ impl Shared {
                 std::thread::yield_now();
             }
             if !self.bell.closing.load(Ordering::SeqCst) {
-                self.sleep();
+                self.sleep_of_thread();
             }
         }
     }
@@ -277,21 +345,36 @@ impl Shared {
             let seen = self.bell.rings();
             let moved = self.drive().is_some_and(|n| n > 0);
             if done() {
-                return;
+                break;
             }
             if moved {
                 backoff.reset();
             } else if !backoff.is_completed() && !self.crowded {
                 backoff.snooze();
-            } else if self.has_thread {
+            } else if !self.has_thread
+                && let Some(_turn) = self.polling.try_lock()
+            {
+                self.bell.helper_polls.store(true, Ordering::SeqCst);
+                if !done() {
+                    self.sleep(self.sleep_limit(LONGEST));
+                }
+                self.bell.helper_polls.store(false, Ordering::SeqCst);
+            } else {
                 // The thread sleeps until the next timer that it knew of; this one may be sooner.
                 self.bell
                     .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
-            } else {
-                self.sleep();
             }
         }
+        self.bell.pass_on();
+        if !self.has_thread {
+            // The place at the poll is free: another waiter may take it.
+            self.bell.ring();
+        }
     }
+}
+
+fn nanos(t: Duration) -> u64 {
+    u64::try_from(t.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -56,6 +56,9 @@ use gaggle_core::{
 };
 use std::{thread::JoinHandle, time::Duration};
 
+/// Longest time that leaving takes, whatever the settings say.
+const MAX_LEAVE: Duration = Duration::from_secs(24 * 3600);
+
 /// One rank's engine. Dropping it leaves the job politely; groups that are still held report that.
 pub struct Engine {
     shared: Arc<Shared>,
@@ -110,6 +113,7 @@ impl Engine {
             bell: Arc::clone(&bell),
             pid: std::process::id(),
             has_thread,
+            polling: Mutex::new(()),
             crowded: world as usize > cpus,
         });
         for link in &shared.links {
@@ -165,7 +169,7 @@ impl Engine {
         std::mem::take(&mut self.shared.state.lock().record)
     }
 
-    /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part.
+    /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part. Its numbers are checked, its meaning is not: see `gaggle_collectives::check`.
     pub fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
         self.world.start_plan(plan, op, io)
     }
@@ -173,6 +177,13 @@ impl Engine {
     /// Leaves the job politely: operations in flight end with an error, peers see this rank as left. Repeated calls do nothing.
     pub fn leave(&mut self) {
         if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        if std::process::id() != self.shared.pid {
+            // A fork: the thread is not here, and the connections are the parent's.
+            if let Some(thread) = self.thread.take() {
+                std::mem::forget(thread);
+            }
             return;
         }
         let limit = {
@@ -185,7 +196,9 @@ impl Engine {
             }
             .into();
             state.close(&self.shared.links, &*self.shared.control, error);
-            state.config.leave_limit
+            let limit = state.config.leave_limit;
+            self.shared.let_go(state);
+            limit.min(MAX_LEAVE)
         };
         self.shared.bell.close();
         if let Some(thread) = self.thread.take() {

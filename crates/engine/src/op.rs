@@ -67,6 +67,8 @@ pub(crate) struct OpState {
     pub(crate) described: Vec<bool>,
     pub(crate) left: u32,
     pub(crate) status: Status,
+    /// Whether it failed for an earlier operation's sake.
+    pub(crate) inherited: bool,
     /// Who has left in the middle, and what to say if nothing explains it.
     pub(crate) suspect: Option<(Rank, Error)>,
     pub(crate) started: Duration,
@@ -120,6 +122,7 @@ impl OpState {
             mix: s.mix,
             status: Status::Running,
             suspect: None,
+            inherited: false,
             started: s.started,
             deadline: s.deadline,
             warn_at: Some(s.warn_at),
@@ -452,6 +455,23 @@ impl OpState {
             ranks.sort_unstable();
             ranks.dedup();
         }
+        ranks
+    }
+
+    /// Ranks of the job that have not been sent all that is theirs.
+    pub(crate) fn unserved(&self) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = self
+            .program
+            .steps
+            .iter()
+            .zip(&self.phase)
+            .filter_map(|(step, phase)| match step.action {
+                Action::Send { to, .. } if *phase != Phase::Over => Some(self.world_rank(to)),
+                _ => None,
+            })
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
         ranks
     }
 

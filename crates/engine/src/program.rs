@@ -1,6 +1,7 @@
 //! A plan, unrolled for running: its steps with their successors, so that a finished step finds what it releases without a search.
 
-use gaggle_collectives::{Action, Plan, PlanError, Request, Step, plan};
+use gaggle_collectives::{Action, Arrive, Buf, Plan, PlanError, Request, Span, Step, plan};
+use gaggle_core::{GroupInfo, Rank};
 use std::collections::HashMap;
 
 use crate::sync::Arc;
@@ -9,6 +10,8 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) plan: Plan,
+    /// Whether it came from the planner, whose plans the checker has proved: only then may memory be lent to peers.
+    pub(crate) proven: bool,
     pub(crate) steps: Vec<Step>,
     /// How many steps each one waits for.
     pub(crate) waits: Vec<u32>,
@@ -18,7 +21,29 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn new(plan: Plan) -> Program {
+    /// From a caller's own plan, once every number in it is known to lie in its range.
+    pub(crate) fn unproven(plan: Plan, group: &GroupInfo, len: usize) -> Result<Program, String> {
+        if plan.world as usize != group.world_ranks.len() || plan.rank != group.rank {
+            return Err(format!("is for {} of {}", plan.rank, plan.world));
+        }
+        if plan.user_len != len as u64 {
+            return Err(format!(
+                "works on {} elements, the buffer has {len}",
+                plan.user_len
+            ));
+        }
+        if plan.total.is_some_and(|slot| slot >= plan.n_slots) {
+            return Err("names a total that is no slot".into());
+        }
+        for (idx, step) in plan.iter().enumerate() {
+            if let Some(what) = fault(&plan, idx, &step) {
+                return Err(format!("step {idx} ({}): {what}", step.action));
+            }
+        }
+        Ok(Program::new(plan, false))
+    }
+
+    fn new(plan: Plan, proven: bool) -> Program {
         let steps: Vec<Step> = plan.iter().collect();
         let mut starts = vec![0u32; steps.len() + 1];
         for step in &steps {
@@ -40,6 +65,7 @@ impl Program {
         let waits = steps.iter().map(|s| s.after.len() as u32).collect();
         Program {
             plan,
+            proven,
             steps,
             waits,
             starts,
@@ -53,7 +79,7 @@ impl Program {
     }
 
     /// World-independent: the group ranks this plan receives from or sends to, ascending.
-    pub(crate) fn peers(&self) -> Vec<gaggle_core::Rank> {
+    pub(crate) fn peers(&self) -> Vec<Rank> {
         let mut peers: Vec<_> = self
             .steps
             .iter()
@@ -69,6 +95,110 @@ impl Program {
     }
 }
 
+/// What of a step lies out of range.
+fn fault(plan: &Plan, idx: usize, step: &Step) -> Option<&'static str> {
+    if step.after.iter().any(|before| *before as usize >= idx) {
+        return Some("waits for a step that does not come before it");
+    }
+    let peer = |rank: Rank| rank.0 < plan.world && rank != plan.rank;
+    let mut spans: Vec<Span> = vec![];
+    let mut slots: Vec<Option<u32>> = vec![];
+    match &step.action {
+        Action::Send {
+            to,
+            src,
+            weight,
+            scale,
+            ..
+        } => {
+            if !peer(*to) {
+                return Some("no such peer");
+            }
+            if scale.is_some() {
+                return Some("factors of neighbours are the planner's");
+            }
+            spans.push(*src);
+            slots.push(*weight);
+        }
+        Action::Recv {
+            from,
+            dst,
+            weight,
+            arrive,
+            ..
+        } => {
+            if !peer(*from) {
+                return Some("no such peer");
+            }
+            spans.push(*dst);
+            slots.push(*weight);
+            if let Arrive::Fold { there, .. } = arrive {
+                slots.push(*there);
+            }
+        }
+        Action::Fold { dst, operands, sum } => {
+            spans.push(*dst);
+            slots.push(*sum);
+            spans.extend(operands.iter().map(|o| o.span));
+            slots.extend(operands.iter().map(|o| o.slot));
+            let clash = |o: &gaggle_collectives::Operand| o.span != *dst && o.span.overlaps(*dst);
+            if operands.iter().any(clash) {
+                return Some("an operand overlaps the result");
+            }
+            if operands.iter().any(|o| o.span.len != dst.len) {
+                return Some("operands of other lengths");
+            }
+        }
+        Action::Weigh { span, slot } | Action::Divide { span, slot } => {
+            spans.push(*span);
+            slots.push(Some(*slot));
+        }
+        Action::Copy {
+            src,
+            dst,
+            unless_zero,
+        } => {
+            spans.extend([*src, *dst]);
+            slots.push(*unless_zero);
+            if src.len != dst.len || (src != dst && src.overlaps(*dst)) {
+                return Some("copies between spans that do not fit");
+            }
+        }
+        Action::Recode {
+            span, unless_zero, ..
+        } => {
+            spans.push(*span);
+            slots.push(*unless_zero);
+        }
+        Action::Mix { own, operands, .. } => {
+            spans.push(*own);
+            spans.extend(operands.iter().copied());
+            if operands
+                .iter()
+                .any(|o| o.len != own.len || o.overlaps(*own))
+            {
+                return Some("operands that do not fit");
+            }
+        }
+    }
+    let limit = |span: &Span| match span.buf {
+        Buf::User => plan.user_len,
+        Buf::Scratch => plan.scratch_len,
+    };
+    let outside = |span: &Span| {
+        span.at
+            .checked_add(span.len)
+            .is_none_or(|end| end > limit(span))
+    };
+    if spans.iter().any(outside) {
+        return Some("a span lies outside its buffer");
+    }
+    if slots.iter().flatten().any(|slot| *slot >= plan.n_slots) {
+        return Some("no such weight slot");
+    }
+    None
+}
+
 /// Programs by request, so that a training loop plans once.
 #[derive(Default)]
 pub(crate) struct Programs {
@@ -78,7 +208,7 @@ pub(crate) struct Programs {
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     call: gaggle_collectives::Call,
-    rank: gaggle_core::Rank,
+    rank: Rank,
     world: u32,
     len: u64,
     slice: u64,
@@ -103,7 +233,7 @@ impl Programs {
         if let Some(p) = self.known.get(&key) {
             return Ok(Arc::clone(p));
         }
-        let program = Arc::new(Program::new(plan(request)?));
+        let program = Arc::new(Program::new(plan(request)?, true));
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }

@@ -89,7 +89,9 @@ pub(crate) enum Word {
     /// Everybody is asked to describe how far they are.
     Query(OpId),
     /// The operation has failed at the sender's.
-    Failed(OpId, Blame),
+    ///
+    /// In a neighbour round, with the ranks to which the sender had not sent all that is theirs.
+    Failed(OpId, Vec<Rank>, Blame),
     /// The group is aborted.
     Abort(u64, String),
 }
@@ -118,9 +120,10 @@ impl Word {
                 b.push(2);
                 put_op(&mut b, op);
             }
-            Word::Failed(op, blame) => {
+            Word::Failed(op, unserved, blame) => {
                 b.push(3);
                 put_op(&mut b, op);
+                put_ranks(&mut b, unserved);
                 match blame {
                     Blame::Timeout(ranks) => {
                         b.push(0);
@@ -144,11 +147,7 @@ impl Word {
                     }
                     Blame::Deviates(ranks, what) => {
                         b.push(4);
-                        let ranks = &ranks[..ranks.len().min(255)];
-                        b.push(ranks.len() as u8);
-                        for r in ranks {
-                            b.extend_from_slice(&r.0.to_le_bytes());
-                        }
+                        put_ranks(&mut b, ranks);
                         put_text(&mut b, what);
                     }
                 }
@@ -183,6 +182,7 @@ impl Word {
             }
             2 => rest.is_empty().then_some(Word::Query(op)),
             3 => {
+                let (unserved, rest) = read_ranks(rest)?;
                 let (&kind, rest) = rest.split_first()?;
                 let blame = match kind {
                     0 if rest.len() % 4 == 0 => Blame::Timeout(
@@ -195,14 +195,12 @@ impl Word {
                     2 => Blame::Left(Rank(u32_at(rest, 0)?)),
                     3 => Blame::Other(text(rest)),
                     4 => {
-                        let (&n, rest) = rest.split_first()?;
-                        let end = usize::from(n) * 4;
-                        let ranks = (0..usize::from(n)).map(|i| u32_at(rest, i * 4).map(Rank));
-                        Blame::Deviates(ranks.collect::<Option<_>>()?, text(rest.get(end..)?))
+                        let (ranks, rest) = read_ranks(rest)?;
+                        Blame::Deviates(ranks, text(rest))
                     }
                     _ => return None,
                 };
-                Some(Word::Failed(op, blame))
+                Some(Word::Failed(op, unserved, blame))
             }
             _ => None,
         }
@@ -229,6 +227,22 @@ fn read_op(b: &[u8]) -> Option<(OpId, &[u8])> {
         seq: u64_at(b, 13)?,
     };
     Some((op, b.get(21..)?))
+}
+
+/// At most 255: more culprits than that need no names.
+fn put_ranks(b: &mut Vec<u8>, ranks: &[Rank]) {
+    let ranks = &ranks[..ranks.len().min(255)];
+    b.push(ranks.len() as u8);
+    for r in ranks {
+        b.extend_from_slice(&r.0.to_le_bytes());
+    }
+}
+
+fn read_ranks(b: &[u8]) -> Option<(Vec<Rank>, &[u8])> {
+    let (&n, rest) = b.split_first()?;
+    let n = usize::from(n);
+    let ranks = (0..n).map(|i| u32_at(rest, i * 4).map(Rank));
+    Some((ranks.collect::<Option<_>>()?, rest.get(n * 4..)?))
 }
 
 fn put_text(b: &mut Vec<u8>, text: &str) {
@@ -282,12 +296,13 @@ mod tests {
             Word::Describe(op(), Progress::Over(None)),
             Word::Describe(op(), Progress::Over(Some(descriptor()))),
             Word::Query(op()),
-            Word::Failed(op(), Blame::Timeout(vec![Rank(1), Rank(70_000)])),
-            Word::Failed(op(), Blame::Lost(Rank(4), "closed".into())),
-            Word::Failed(op(), Blame::Left(Rank(4))),
-            Word::Failed(op(), Blame::Other("x".into())),
+            Word::Failed(op(), vec![], Blame::Timeout(vec![Rank(1), Rank(70_000)])),
+            Word::Failed(op(), vec![], Blame::Lost(Rank(4), "closed".into())),
+            Word::Failed(op(), vec![], Blame::Left(Rank(4))),
+            Word::Failed(op(), vec![], Blame::Other("x".into())),
             Word::Failed(
                 op(),
+                vec![Rank(7)],
                 Blame::Deviates(vec![Rank(2), Rank(3)], "barrier".into()),
             ),
             Word::Abort(9, "stop".into()),

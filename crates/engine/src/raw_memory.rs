@@ -16,6 +16,8 @@ pub(crate) struct OpMemory {
     user_type: DType,
     /// Words, so that every element type is aligned.
     scratch: Vec<u64>,
+    /// Of the vector's heap block, taken once: a new borrow of the vector would end the loans of parts of it.
+    scratch_ptr: NonNull<u8>,
     scratch_bytes: usize,
     region: Option<Region>,
 }
@@ -36,6 +38,7 @@ impl OpMemory {
             user_bytes: len * user_type.size(),
             user_type,
             scratch: vec![],
+            scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
             region: Some(region),
         })
@@ -51,6 +54,7 @@ impl OpMemory {
             user_bytes: view.len() * view.dtype().size(),
             user_type: view.dtype(),
             scratch: vec![],
+            scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
             region: None,
         }
@@ -64,6 +68,7 @@ impl OpMemory {
             pooled.resize(words, 0);
         }
         self.scratch = pooled;
+        self.scratch_ptr = NonNull::from(self.scratch.as_mut_slice()).cast();
     }
 
     /// Takes the memory apart: the scratch for the pool, the region for its owner.
@@ -83,10 +88,7 @@ impl OpMemory {
         let size = self.type_of(span.buf).size() as u64;
         let (base, limit) = match span.buf {
             Buf::User => (self.user, self.user_bytes),
-            Buf::Scratch => (
-                NonNull::from(self.scratch.as_slice()).cast(),
-                self.scratch_bytes,
-            ),
+            Buf::Scratch => (self.scratch_ptr, self.scratch_bytes),
         };
         let end = span
             .at
@@ -124,7 +126,7 @@ impl OpMemory {
     /// Lends a span to a transport.
     pub(crate) fn lend(&self, span: Span) -> Loan {
         let (at, len) = self.locate(span);
-        // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and the plan writes no span while it is being sent.
+        // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and lends only for plans of the planner's, which are proved to write no span while it is being sent.
         unsafe { Loan::new(at, len) }
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     protocol::{Head, Progress, Word},
     state::{Later, MAX_EARLY, State, control_word},
+    trouble::FailedAt,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
@@ -82,10 +83,12 @@ impl Sink for LinkSink<'_> {
                 }
             }
             None => {
-                let n: usize = state.early.values().map(Vec::len).sum();
-                let heads = state.early.entry(key.op).or_default();
-                if n < MAX_EARLY && !heads.iter().any(|(r, _)| *r == from) {
-                    heads.push((from, head));
+                if state.early_heads < MAX_EARLY {
+                    let heads = state.early.entry(key.op).or_default();
+                    if !heads.iter().any(|(r, _)| *r == from) {
+                        heads.push((from, head));
+                        state.early_heads += 1;
+                    }
                 }
             }
         }
@@ -170,7 +173,16 @@ impl ControlSink for ControlView<'_> {
                     }
                 }
             }
-            Some(Word::Failed(id, blame)) => state.failed_elsewhere(id, from, blame),
+            Some(Word::Failed(id, unserved, blame)) => {
+                state.failed_elsewhere(
+                    id,
+                    FailedAt {
+                        from,
+                        unserved,
+                        blame,
+                    },
+                );
+            }
             Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
         }
     }

@@ -4,21 +4,22 @@
 
 use crate::{
     config::EngineConfig,
-    op::{OpStart, OpState, Phase, Status, group_rank},
+    op::{OpStart, OpState, Phase, Status},
     program::Programs,
     protocol::{Blame, Head, Progress, Word},
     record::{Record, record},
     sync::Arc,
-    trouble::Troubles,
-    verdict::{blame_of, concerns, judge},
+    trouble::{FailedAt, Troubles},
+    verdict::{aborted, blame_of, concerns, judge},
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Cause, Class, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, MsgKey, OpId,
-    Rank, Transfer, Transport, TransportError, XferId,
+    Cause, Class, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank,
+    Region, Transfer, Transport, TransportError, XferId,
 };
 use std::{
     collections::{HashMap, VecDeque},
+    task::Waker,
     time::Duration,
 };
 
@@ -28,6 +29,23 @@ pub(crate) enum Later {
     Word(Word),
     DeclareLost(Rank, String),
     Forget(OpId),
+}
+
+/// Code that is not ours, which must not run under the engine's lock: it may come back to the engine.
+pub(crate) enum After {
+    /// A task's waker.
+    Wake(Waker),
+    /// Memory that nobody asked back; its owner may do anything when it is dropped.
+    Drop(Region),
+}
+
+impl After {
+    pub(crate) fn run(self) {
+        match self {
+            After::Wake(waker) => waker.wake(),
+            After::Drop(region) => drop(region),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -50,10 +68,8 @@ pub(crate) struct State {
     pub(crate) by_id: HashMap<OpId, usize>,
     pub(crate) xfers: HashMap<(u8, XferId), (usize, u32)>,
     lanes: HashMap<(u64, u32), LaneState>,
-    /// Why a group's collectives cannot work any more.
-    poisoned: HashMap<u64, Error>,
-    /// Groups that were used here, to find those that a dead rank belongs to.
-    groups: HashMap<u64, Arc<GroupInfo>>,
+    /// Groups that were aborted: by which rank of the job, and why.
+    poisoned: HashMap<u64, (Rank, String)>,
     down: Vec<Option<Down>>,
     /// Who has said goodbye on the control plane.
     goodbyes: Vec<bool>,
@@ -61,12 +77,16 @@ pub(crate) struct State {
     pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
     pub(crate) early: HashMap<OpId, Vec<(Rank, Head)>>,
+    /// How many heads that are.
+    pub(crate) early_heads: usize,
     pub(crate) troubles: Troubles,
     serial: u64,
     scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
     /// Set for good when this engine is of no use any more.
     pub(crate) closed: Option<Error>,
+    /// What is to be done once the lock is let go.
+    pub(crate) after: Vec<After>,
     /// Whether an operation has ended since this was last looked at.
     pub(crate) completed: bool,
     pub(crate) now: Duration,
@@ -104,17 +124,18 @@ impl State {
             xfers: HashMap::new(),
             lanes: HashMap::new(),
             poisoned: HashMap::new(),
-            groups: HashMap::new(),
             down: vec![None; world as usize],
             goodbyes: vec![false; world as usize],
             ready: VecDeque::new(),
             later: VecDeque::new(),
             early: HashMap::new(),
+            early_heads: 0,
             troubles: Troubles::default(),
             serial: 0,
             scratch_pool: vec![],
             record: vec![],
             closed: None,
+            after: vec![],
             completed: false,
             now: Duration::ZERO,
         }
@@ -178,24 +199,24 @@ impl State {
     /// Puts a planned operation into flight.
     pub(crate) fn start(&mut self, mut s: OpStart) {
         let (id, descriptor) = (s.descriptor.id, s.descriptor);
-        self.groups
-            .entry(id.group)
-            .or_insert_with(|| Arc::clone(&s.group));
         let scratch = self.take_scratch(
             s.program.plan.scratch_len,
             s.descriptor.dtype.accumulator().size(),
         );
         s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
-        let op = Box::new(OpState::new(s));
+        let mut op = Box::new(OpState::new(s));
         let serial = op.serial;
         let idx = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
         });
-        let obstacle = self.obstacle(&op);
-        for (step, waits) in op.waits.iter().enumerate() {
-            if *waits == 0 {
-                self.ready.push_back((idx, serial, step as u32));
+        // Refused, it runs no step: nothing is sent, nothing written.
+        let obstacle = self.obstacle(&mut op);
+        if obstacle.is_none() {
+            for (step, waits) in op.waits.iter().enumerate() {
+                if *waits == 0 {
+                    self.ready.push_back((idx, serial, step as u32));
+                }
             }
         }
         let empty = op.left == 0;
@@ -210,7 +231,7 @@ impl State {
         if empty {
             return self.complete(idx);
         }
-        let early = self.early.remove(&id).unwrap_or_default();
+        let early = self.take_early(&id);
         if early
             .iter()
             .any(|(from, head)| !self.agrees(idx, *from, head))
@@ -242,24 +263,22 @@ impl State {
     }
 
     /// Why an operation cannot succeed from the start.
-    fn obstacle(&mut self, op: &OpState) -> Option<Error> {
+    fn obstacle(&mut self, op: &mut OpState) -> Option<Error> {
         let id = op.id;
         if let Some(error) = &self.closed {
             return Some(error.clone());
         }
-        if let Some(error) = self
-            .lanes
-            .get_mut(&(id.group, id.lane))
-            .and_then(|l| l.sticky.take())
-        {
+        let lane = self.lanes.get_mut(&(id.group, id.lane));
+        if let Some(error) = lane.and_then(|l| l.sticky.take()) {
+            op.inherited = true;
             return Some(error);
         }
         let failed = self.troubles.failed(&id);
-        if let Some((_, blame)) = failed.iter().find(|(from, _)| concerns(op, *from)) {
-            return Some(self.blame_error(op, blame));
+        if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
+            return Some(self.blame_error(op, &word.blame));
         }
-        if let Some(error) = self.poisoned.get(&id.group) {
-            return Some(error.clone());
+        if let Some((by, reason)) = self.poisoned.get(&id.group) {
+            return Some(aborted(op, *by, reason));
         }
         // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
         let needed: Vec<Rank> = match id.class {
@@ -273,6 +292,12 @@ impl State {
         lost.map(|(rank, how)| self.gone_error(op, rank, &how))
     }
 
+    fn take_early(&mut self, id: &OpId) -> Vec<(Rank, Head)> {
+        let early = self.early.remove(id).unwrap_or_default();
+        self.early_heads -= early.len();
+        early
+    }
+
     /// A skipped round's messages would hold the link's credit for ever.
     fn forget_earlier_rounds(&mut self, id: OpId) {
         let stale: Vec<OpId> = self
@@ -284,7 +309,7 @@ impl State {
             .copied()
             .collect();
         for op in stale {
-            self.early.remove(&op);
+            self.take_early(&op);
             self.later.push_back(Later::Forget(op));
         }
     }
@@ -374,7 +399,7 @@ impl State {
             unit: dtype.size() as u32,
             priority,
             head: &head[..head_len],
-            loan: loan.filter(|_| transport.wants_loans()),
+            loan: loan.filter(|_| program.proven && transport.wants_loans()),
         });
         match posted {
             Ok(id) => {
@@ -428,7 +453,7 @@ impl State {
         {
             op.suspect = Some((peer, error));
             op.status = Status::Asking {
-                until: op.deadline.min(now + grace),
+                until: op.deadline.min(now.saturating_add(grace)),
             };
         }
     }
@@ -457,7 +482,7 @@ impl State {
             && op.status == Status::Running
         {
             op.status = Status::Asking {
-                until: op.deadline.min(now + grace),
+                until: op.deadline.min(now.saturating_add(grace)),
             };
             let (id, descriptor) = (op.id, op.descriptor);
             if self.troubles.ask(id, now, grace) {
@@ -517,11 +542,13 @@ impl State {
         if !scratch.is_empty() && self.scratch_pool.len() < MAX_POOL {
             self.scratch_pool.push(scratch);
         }
-        if let Some(Finished {
-            result: Err(error), ..
-        }) = op.completion.set(Finished { io, result })
-        {
-            self.lanes.entry(lane).or_default().sticky = Some(error);
+        let (waker, unwanted) = op.completion.set(Finished { io, result });
+        self.after.extend(waker.map(After::Wake));
+        if let Some(Finished { io, result }) = unwanted {
+            self.after.extend(io.map(After::Drop));
+            if let Err(error) = result {
+                self.lanes.entry(lane).or_default().sticky = Some(error);
+            }
         }
     }
 
@@ -545,11 +572,15 @@ impl State {
         for link in links {
             link.forget(op.id);
         }
-        self.early.remove(&op.id);
+        self.take_early(&op.id);
         self.troubles.over(op.descriptor);
         // The same cause everywhere; in a neighbour round, for those who wait for this rank.
         if let Some(blame) = blame_of(&op, &error) {
-            control_word(&mut self.later, Word::Failed(op.id, blame));
+            let unserved = match op.id.class {
+                Class::Collective => vec![],
+                Class::Neighbour => op.unserved(),
+            };
+            control_word(&mut self.later, Word::Failed(op.id, unserved, blame));
         }
         self.hand_back(*op, Err(error));
     }
@@ -584,7 +615,9 @@ impl State {
         };
         let (id, descriptor, deadline) = (op.id, op.descriptor, op.deadline);
         if op.status == Status::Running {
-            op.status = Status::Asking { until: deadline };
+            // Even a dispute at the last moment leaves the others the time to answer.
+            let until = deadline.max(self.now.saturating_add(self.config.grace));
+            op.status = Status::Asking { until };
         }
         self.describe(id, descriptor);
         self.try_verdict(idx, false);
@@ -694,15 +727,15 @@ impl State {
         }
     }
 
-    pub(crate) fn failed_elsewhere(&mut self, id: OpId, from: Rank, blame: Blame) {
+    pub(crate) fn failed_elsewhere(&mut self, id: OpId, word: FailedAt) {
         if let Some(&idx) = self.by_id.get(&id) {
-            let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, from)) else {
+            let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
                 return;
             };
-            let error = self.blame_error(op, &blame);
+            let error = self.blame_error(op, &word.blame);
             self.later.push_back(Later::Fail(idx, op.serial, error));
         } else if !self.is_over(&id) {
-            self.troubles.fail(id, from, blame);
+            self.troubles.fail(id, word);
         }
     }
 
@@ -727,39 +760,24 @@ impl State {
         }
     }
 
+    /// `by` is a number in the job.
     pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
-        let by = self
-            .groups
-            .get(&group)
-            .and_then(|g| group_rank(g, by))
-            .unwrap_or(by);
-        let make = |op: String| -> Error {
-            Cause::Aborted {
-                op,
-                by,
-                reason: reason.to_owned(),
-            }
-            .into()
-        };
         self.poisoned
             .entry(group)
-            .or_insert_with(|| make("group".into()));
+            .or_insert_with(|| (by, reason.to_owned()));
         for (idx, op) in self.ops.iter().enumerate() {
             if let Some(op) = op.as_deref().filter(|op| op.id.group == group) {
                 self.later
-                    .push_back(Later::Fail(idx, op.serial, make(op.descriptor.name())));
+                    .push_back(Later::Fail(idx, op.serial, aborted(op, by, reason)));
             }
         }
     }
 
-    pub(crate) fn abort_everywhere(&mut self, group: &Arc<GroupInfo>, reason: &str) {
-        self.groups
-            .entry(group.id)
-            .or_insert_with(|| Arc::clone(group));
-        let first = !self.poisoned.contains_key(&group.id);
-        self.abort(group.id, self.me, reason);
+    pub(crate) fn abort_everywhere(&mut self, group: u64, reason: &str) {
+        let first = !self.poisoned.contains_key(&group);
+        self.abort(group, self.me, reason);
         if first {
-            control_word(&mut self.later, Word::Abort(group.id, reason.to_owned()));
+            control_word(&mut self.later, Word::Abort(group, reason.to_owned()));
         }
     }
 
@@ -784,7 +802,7 @@ impl State {
                 Status::Running if op.deadline <= now => {
                     n += 1;
                     op.status = Status::Asking {
-                        until: now + self.config.grace,
+                        until: now.saturating_add(self.config.grace),
                     };
                     let (id, descriptor) = (op.id, op.descriptor);
                     // The answers go to everybody, so one question serves all.

@@ -10,6 +10,15 @@ use std::{
 /// How far each rank of the job is with one operation, as far as it has said.
 pub(crate) type Answers = BTreeMap<Rank, Progress>;
 
+/// An operation has failed at another rank.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedAt {
+    pub(crate) from: Rank,
+    /// Ranks of the job to which that one had not sent all; for neighbour rounds.
+    pub(crate) unserved: Vec<Rank>,
+    pub(crate) blame: Blame,
+}
+
 #[derive(Default)]
 struct Entry {
     answers: Answers,
@@ -24,7 +33,7 @@ struct Entry {
 pub(crate) struct Troubles {
     entries: HashMap<OpId, Entry>,
     order: VecDeque<OpId>,
-    failed: HashMap<OpId, Vec<(Rank, Blame)>>,
+    failed: HashMap<OpId, Vec<FailedAt>>,
     failed_order: VecDeque<OpId>,
     recent: VecDeque<Descriptor>,
     nobody: Answers,
@@ -83,14 +92,14 @@ impl Troubles {
         self.entries.contains_key(id)
     }
 
-    /// An operation that this rank has not called yet has failed at `from`.
-    pub(crate) fn fail(&mut self, id: OpId, from: Rank, blame: Blame) {
+    /// An operation that this rank has not called yet has failed elsewhere.
+    pub(crate) fn fail(&mut self, id: OpId, word: FailedAt) {
         let known = self.failed.entry(id).or_default();
         if known.is_empty() {
             self.failed_order.push_back(id);
         }
-        if !known.iter().any(|(r, _)| *r == from) {
-            known.push((from, blame));
+        if !known.iter().any(|w| w.from == word.from) {
+            known.push(word);
         }
         if self.failed_order.len() > MAX_ENTRIES
             && let Some(oldest) = self.failed_order.pop_front()
@@ -100,7 +109,7 @@ impl Troubles {
     }
 
     /// Where and why an operation has failed before it was called here.
-    pub(crate) fn failed(&mut self, id: &OpId) -> Vec<(Rank, Blame)> {
+    pub(crate) fn failed(&mut self, id: &OpId) -> Vec<FailedAt> {
         self.failed.remove(id).unwrap_or_default()
     }
 

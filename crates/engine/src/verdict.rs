@@ -3,18 +3,36 @@
 use crate::{
     op::OpState,
     protocol::{Blame, Progress},
-    trouble::Answers,
+    trouble::{Answers, FailedAt},
 };
 use gaggle_core::{Cause, Class, Descriptor, Error, Rank};
 use std::time::Duration;
 
-/// Whether an operation cannot succeed once it has failed at `from`: a collective always; a neighbour round only where something was still to come from there.
-pub(crate) fn concerns(op: &OpState, from: Rank) -> bool {
-    op.id.class == Class::Collective || op.awaited().iter().any(|r| op.world_rank(*r) == from)
+/// Whether an operation cannot succeed once it has failed elsewhere: a collective always; a neighbour round only where the rank where it failed has not sent this rank all that is its.
+pub(crate) fn concerns(op: &OpState, word: &FailedAt) -> bool {
+    let me = op.world_rank(op.group.rank);
+    let awaited = || op.awaited().iter().any(|r| op.world_rank(*r) == word.from);
+    op.id.class == Class::Collective || (word.unserved.contains(&me) && awaited())
+}
+
+/// `by` is a number in the job.
+pub(crate) fn aborted(op: &OpState, by: Rank, reason: &str) -> Error {
+    Cause::Aborted {
+        op: op.descriptor.name(),
+        by: op.group_rank(by).unwrap_or(by),
+        reason: reason.to_owned(),
+    }
+    .into()
 }
 
 /// What the others are told of a failure. A mismatch they find themselves; an abort they are told by its own word.
 pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
+    if op.inherited {
+        // Whom an earlier operation blames is not to blame for this one.
+        return Some(Blame::Other(format!(
+            "an earlier operation of the lane failed there: {error}"
+        )));
+    }
     match error.cause() {
         Cause::Timeout { waiting_for, .. } => Some(Blame::Timeout(
             waiting_for.iter().map(|r| op.world_rank(*r)).collect(),

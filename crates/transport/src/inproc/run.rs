@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
     /// Copies an early lent message whole, so that its sender need not wait for a round that this rank may skip.
     fn hold(&mut self, place: u32, id: XferId, src: usize) {
         let mut mine = self.home().state.lock();
-        let free = CREDIT - mine.held[src];
+        let free = CREDIT.saturating_sub(mine.held[src]);
         let wanted = mine
             .offer(place, id)
             .filter(|o| o.recv == NONE && !o.cancelled && o.loan.is_some())
@@ -187,7 +187,7 @@ impl<'a> Run<'a> {
             return;
         };
         let (mut mine, mut theirs) = self.t.pair(peer);
-        let free = CREDIT - theirs.held[self.t.me];
+        let free = CREDIT.saturating_sub(theirs.held[self.t.me]);
         let there = theirs
             .offer(place, job.id)
             .filter(|o| o.chunk.is_none() && !o.cancelled);
