@@ -358,6 +358,113 @@ fn a_detached_operation_reports_on_the_lanes_next() {
 }
 
 #[test]
+fn an_inherited_error_reaches_the_others_as_what_it_is() {
+    LINK.local(3, &config(), |engine, group| {
+        let len = if group.rank() == Rank(0) { 1 } else { 2 };
+        let work = group.start_all_reduce(vec![1.0f32; len], Sum);
+        if group.rank() == Rank(0) {
+            drop(work);
+            while engine.in_flight() > 0 {
+                std::thread::yield_now();
+            }
+        } else {
+            assert_eq!(mismatch(&work.wait().unwrap_err().error).0, [Rank(0)]);
+        }
+        let e = group.barrier().unwrap_err();
+        if group.rank() == Rank(0) {
+            assert_eq!(mismatch(&e).0, [Rank(0)], "{e}");
+        } else {
+            assert!(
+                e.to_string()
+                    .contains("an earlier operation of the lane failed"),
+                "{e}"
+            );
+        }
+        works_again(&group);
+    });
+}
+
+#[test]
+fn a_deadline_that_is_set_while_others_sleep_is_kept() {
+    for _ in 0..10 {
+        let (tell, told) = mpsc::channel::<()>();
+        let told = std::sync::Mutex::new(told);
+        LINK.local(2, &config(), |_, group| {
+            if group.rank() == Rank(1) {
+                // Comes to the barrier only when the other has seen its deadline pass.
+                told.lock().unwrap().recv().unwrap();
+                return group.barrier().unwrap();
+            }
+            std::thread::scope(|s| {
+                let waiter = s.spawn(|| group.barrier().unwrap());
+                let op = Op::new(Kind::AllReduce(Reduce::Sum))
+                    .on(Lane(7))
+                    .within(Duration::from_millis(20));
+                let work = group.start(op, vec![1.0f32; 10]);
+                while !work.is_done() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(work.wait().unwrap_err().error.culprits(), [Rank(1)]);
+                tell.clone().send(()).unwrap();
+                waiter.join().unwrap();
+            });
+        });
+    }
+}
+
+#[test]
+fn plans_of_the_callers_own_are_checked_before_they_run() {
+    use gaggle_collectives::{Call, Request, Steps, plan};
+    use std::sync::Arc;
+    LINK.local(2, &config(), |engine, group| {
+        let request = Request {
+            call: Call::AllReduce {
+                reduce: Reduce::Sum,
+                algorithm: Algorithm::Direct,
+            },
+            rank: group.rank(),
+            world: 2,
+            len: 6,
+            slice: 100,
+            codec: gaggle_core::Codec::None,
+            widen: false,
+        };
+        let good = plan(&request).unwrap();
+        let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Direct);
+        let run = |plan, n: usize| {
+            engine
+                .start_plan(plan, &op, gaggle_core::Region::new(vec![1f32; n]))
+                .wait()
+        };
+        let refused = |plan, n: usize, text: &str| {
+            let finished = run(plan, n);
+            let e = finished.result.unwrap_err();
+            assert!(e.to_string().contains(text), "{e}");
+            assert!(finished.io.is_some());
+        };
+        refused(good.clone(), 7, "the buffer has 7");
+        let mut other = good.clone();
+        other.rank = Rank(1 - group.rank().0);
+        refused(other, 6, "is for rank");
+        let mut outside = good.clone();
+        outside.scratch_len = 0;
+        refused(outside, 6, "outside its buffer");
+        let mut waits = good.clone();
+        let mut steps: Vec<_> = good.iter().collect();
+        steps[0].after.push(0);
+        waits.steps = Arc::new(steps) as Arc<dyn Steps>;
+        refused(waits, 6, "does not come before it");
+        let finished = run(good, 6);
+        assert!(finished.result.is_ok());
+        assert_eq!(
+            finished.io.unwrap().into_inner::<Vec<f32>>().unwrap(),
+            [2.0; 6]
+        );
+        works_again(&group);
+    });
+}
+
+#[test]
 fn a_group_outlives_its_engine_without_harm() {
     let groups = LINK.local(2, &config(), |_, group| {
         group.barrier().unwrap();

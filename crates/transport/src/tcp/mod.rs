@@ -392,7 +392,13 @@ impl Transport for TcpTransport {
                 left: budget.max(1),
             },
         };
-        run.progress()
+        let calls = run.progress();
+        // Bytes that were read and dropped make no callback; with more to come they are progress all the same.
+        if calls == 0 && self.state.lock().more {
+            1
+        } else {
+            calls
+        }
     }
 
     fn arm(&self) -> Armed<'_> {
