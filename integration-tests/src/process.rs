@@ -320,10 +320,28 @@ pub fn listening(pid: u32) -> Vec<u16> {
     ports
 }
 
-/// How many descriptors and threads a process has.
-pub fn possessions(pid: u32) -> (usize, usize) {
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Possessions {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Memory in use, in KiB.
+    pub kib: u64,
+}
+
+/// What a process holds now; nothing where it has ended.
+pub fn possessions(pid: u32) -> Possessions {
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
-    (count("fd"), count("task"))
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = resident.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok());
+    Possessions {
+        descriptors: count("fd"),
+        threads: count("task"),
+        kib: kib.unwrap_or(0),
+    }
 }
 
 /// A variable in the environment that a process was started with.

@@ -383,9 +383,9 @@ pub fn endless(group: &Group, algorithm: Algorithm, begun: impl FnOnce()) -> Err
     }
 }
 
-/// Mixing on a ring without end; `begun` is called after the first round. Returns what ended it.
+/// Mixing with everybody without end; `begun` is called after the first round. Returns what ended it.
 pub fn endless_mix(group: &Group, begun: impl FnOnce()) -> Error {
-    let graph = match by_name("ring", group.size()) {
+    let graph = match by_name("fully-connected", group.size()) {
         Ok(graph) => graph,
         Err(e) => return Error::internal(e.to_string()),
     };

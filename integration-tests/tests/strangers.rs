@@ -8,7 +8,10 @@ use gaggle::{
     transport::auth::{self, AuthError, Claim, Credentials, MAGIC, Purpose, Secret},
 };
 use gaggle_integration_tests::{
-    process::{PATIENCE, Running, gaggle_run, listening, possessions, program, until, variable},
+    process::{
+        PATIENCE, Possessions, Running, gaggle_run, listening, possessions, program, until,
+        variable,
+    },
     work,
 };
 use std::{
@@ -99,10 +102,16 @@ fn strangers_on_every_port_change_nothing() {
     let mut job = Running::start(gaggle_run(WORLD, &args));
     let bounded = |job: &Running| {
         for pid in job.alive() {
-            let (descriptors, threads) = possessions(pid);
+            let Possessions {
+                descriptors,
+                threads,
+                kib,
+            } = possessions(pid);
             // Of its own: three links and control, store, signals, output. A port bears at most 64 half-open ones.
             assert!(descriptors <= 128, "{descriptors} descriptors of {pid}");
             assert!(threads <= 20, "{threads} threads of {pid}");
+            // What 64 half-open ones may hold of each stranger's 64 KiB is nothing of that size.
+            assert!(kib <= 64 << 10, "{kib} KiB of {pid}");
         }
     };
 

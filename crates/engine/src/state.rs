@@ -4,18 +4,18 @@
 
 use crate::{
     config::EngineConfig,
-    op::{OpStart, OpState, Phase, Status},
+    op::{OpState, Phase, Status},
     program::Programs,
-    protocol::{Blame, Head, Progress, Word},
+    protocol::{Head, Word},
     record::{Record, record},
     sync::Arc,
-    trouble::{FailedAt, Troubles},
-    verdict::{aborted, blame_of, concerns, judge},
+    trouble::Troubles,
+    verdict::blame_of,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Cause, Class, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank,
-    Region, Transfer, Transport, TransportError, XferId,
+    Class, Control, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer,
+    Transport, TransportError, XferId,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -49,39 +49,39 @@ impl After {
 }
 
 #[derive(Default)]
-struct LaneState {
-    next_seq: u64,
+pub(crate) struct LaneState {
+    pub(crate) next_seq: u64,
     /// Largest round started.
-    last_round: Option<u64>,
+    pub(crate) last_round: Option<u64>,
     /// Error of a detached operation, for the next one.
-    sticky: Option<Error>,
+    pub(crate) sticky: Option<Error>,
 }
 
 pub(crate) struct State {
     pub(crate) me: Rank,
     pub(crate) config: EngineConfig,
     /// Which link reaches each world rank.
-    route: Vec<Option<u8>>,
+    pub(crate) route: Vec<Option<u8>>,
     pub(crate) programs: Programs,
     pub(crate) ops: Vec<Option<Box<OpState>>>,
-    free: Vec<usize>,
+    pub(crate) free: Vec<usize>,
     pub(crate) by_id: HashMap<OpId, usize>,
     pub(crate) xfers: HashMap<(u8, XferId), (usize, u32)>,
-    lanes: HashMap<(u64, u32), LaneState>,
+    pub(crate) lanes: HashMap<(u64, u32), LaneState>,
     /// Groups that were aborted: by which rank of the job, and why.
-    poisoned: HashMap<u64, (Rank, String)>,
-    down: Vec<Option<Down>>,
+    pub(crate) poisoned: HashMap<u64, (Rank, String)>,
+    pub(crate) down: Vec<Option<Down>>,
     /// Who has said goodbye on the control plane.
-    goodbyes: Vec<bool>,
-    ready: VecDeque<(usize, u64, u32)>,
+    pub(crate) goodbyes: Vec<bool>,
+    pub(crate) ready: VecDeque<(usize, u64, u32)>,
     pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
     pub(crate) early: HashMap<OpId, Vec<(Rank, Head)>>,
     /// How many heads that are.
     pub(crate) early_heads: usize,
     pub(crate) troubles: Troubles,
-    serial: u64,
-    scratch_pool: Vec<Vec<u64>>,
+    pub(crate) serial: u64,
+    pub(crate) scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
     /// Set for good when this engine is of no use any more.
     pub(crate) closed: Option<Error>,
@@ -154,166 +154,6 @@ impl State {
         world == self.me || self.route.get(world.idx()).is_some_and(Option::is_some)
     }
 
-    // ---- starting -------------------------------------------------------------------------
-
-    /// Takes the next number of a lane, or the caller's round. `Err`: the operation cannot be started.
-    pub(crate) fn next_id(
-        &mut self,
-        group: u64,
-        lane: u32,
-        round: Option<u64>,
-        name: &str,
-    ) -> Result<OpId, Error> {
-        let state = self.lanes.entry((group, lane)).or_default();
-        match round {
-            None => {
-                let seq = state.next_seq;
-                state.next_seq += 1;
-                Ok(OpId {
-                    group,
-                    lane,
-                    class: Class::Collective,
-                    seq,
-                })
-            }
-            Some(t) => {
-                if let Some(last) = state.last_round.filter(|last| t <= *last) {
-                    return Err(Error::invalid(
-                        name,
-                        format!(
-                            "round {t} on lane {lane} after round {last}: rounds of a lane only grow"
-                        ),
-                    ));
-                }
-                state.last_round = Some(t);
-                Ok(OpId {
-                    group,
-                    lane,
-                    class: Class::Neighbour,
-                    seq: t,
-                })
-            }
-        }
-    }
-
-    /// Puts a planned operation into flight.
-    pub(crate) fn start(&mut self, mut s: OpStart) {
-        let (id, descriptor) = (s.descriptor.id, s.descriptor);
-        let scratch = self.take_scratch(
-            s.program.plan.scratch_len,
-            s.descriptor.dtype.accumulator().size(),
-        );
-        s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
-        let mut op = Box::new(OpState::new(s));
-        let serial = op.serial;
-        let idx = self.free.pop().unwrap_or_else(|| {
-            self.ops.push(None);
-            self.ops.len() - 1
-        });
-        // Refused, it runs no step: nothing is sent, nothing written.
-        let obstacle = self.obstacle(&mut op);
-        if obstacle.is_none() {
-            for (step, waits) in op.waits.iter().enumerate() {
-                if *waits == 0 {
-                    self.ready.push_back((idx, serial, step as u32));
-                }
-            }
-        }
-        let empty = op.left == 0;
-        self.ops[idx] = Some(op);
-        self.by_id.insert(id, idx);
-        if id.class == Class::Neighbour {
-            self.forget_earlier_rounds(id);
-        }
-        if let Some(error) = obstacle {
-            return self.later.push_back(Later::Fail(idx, serial, error));
-        }
-        if empty {
-            return self.complete(idx);
-        }
-        let early = self.take_early(&id);
-        if early
-            .iter()
-            .any(|(from, head)| !self.agrees(idx, *from, head))
-            || self.troubles.disputed(&id, &descriptor)
-        {
-            self.dispute(idx);
-        } else if self.troubles.known(&id) {
-            self.describe(id, descriptor);
-        }
-    }
-
-    /// Tells everybody what this rank calls, once.
-    pub(crate) fn describe(&mut self, id: OpId, descriptor: Descriptor) {
-        if self.troubles.say(id) {
-            control_word(
-                &mut self.later,
-                Word::Describe(id, Progress::Running(descriptor)),
-            );
-        }
-    }
-
-    fn take_scratch(&mut self, elems: u64, size: usize) -> Vec<u64> {
-        let words = (elems as usize * size).div_ceil(8);
-        let fits = self.scratch_pool.iter().position(|s| s.len() >= words);
-        match fits.or_else(|| self.scratch_pool.len().checked_sub(1)) {
-            Some(i) if words > 0 => self.scratch_pool.swap_remove(i),
-            _ => vec![],
-        }
-    }
-
-    /// Why an operation cannot succeed from the start.
-    fn obstacle(&mut self, op: &mut OpState) -> Option<Error> {
-        let id = op.id;
-        if let Some(error) = &self.closed {
-            return Some(error.clone());
-        }
-        let lane = self.lanes.get_mut(&(id.group, id.lane));
-        if let Some(error) = lane.and_then(|l| l.sticky.take()) {
-            op.inherited = true;
-            return Some(error);
-        }
-        let failed = self.troubles.failed(&id);
-        if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
-            return Some(self.blame_error(op, &word.blame));
-        }
-        if let Some((by, reason)) = self.poisoned.get(&id.group) {
-            return Some(aborted(op, *by, reason));
-        }
-        // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
-        let needed: Vec<Rank> = match id.class {
-            Class::Collective => op.group.world_ranks.clone(),
-            Class::Neighbour => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
-        };
-        let lost = needed.into_iter().find_map(|r| match &self.down[r.idx()] {
-            Some(how @ Down::Lost(_)) => Some((r, how.clone())),
-            _ => None,
-        });
-        lost.map(|(rank, how)| self.gone_error(op, rank, &how))
-    }
-
-    fn take_early(&mut self, id: &OpId) -> Vec<(Rank, Head)> {
-        let early = self.early.remove(id).unwrap_or_default();
-        self.early_heads -= early.len();
-        early
-    }
-
-    /// A skipped round's messages would hold the link's credit for ever.
-    fn forget_earlier_rounds(&mut self, id: OpId) {
-        let stale: Vec<OpId> = self
-            .early
-            .keys()
-            .filter(|e| {
-                (e.group, e.lane, e.class) == (id.group, id.lane, id.class) && e.seq < id.seq
-            })
-            .copied()
-            .collect();
-        for op in stale {
-            self.take_early(&op);
-            self.later.push_back(Later::Forget(op));
-        }
-    }
-
     // ---- running --------------------------------------------------------------------------
 
     /// Runs what is ready and does what was put off. Returns how much that was.
@@ -341,7 +181,7 @@ impl State {
         }
     }
 
-    fn op(&mut self, idx: usize, serial: u64) -> Option<&mut OpState> {
+    pub(crate) fn op(&mut self, idx: usize, serial: u64) -> Option<&mut OpState> {
         self.ops
             .get_mut(idx)?
             .as_deref_mut()
@@ -515,7 +355,7 @@ impl State {
         }
     }
 
-    fn remove(&mut self, idx: usize) -> Option<Box<OpState>> {
+    pub(crate) fn remove(&mut self, idx: usize) -> Option<Box<OpState>> {
         let op = self.ops.get_mut(idx)?.take()?;
         self.by_id.remove(&op.id);
         self.free.push(idx);
@@ -523,7 +363,7 @@ impl State {
         Some(op)
     }
 
-    fn complete(&mut self, idx: usize) {
+    pub(crate) fn complete(&mut self, idx: usize) {
         let Some(op) = self.remove(idx) else {
             return;
         };
@@ -600,185 +440,6 @@ impl State {
         }
         self.ready.clear();
         self.settle(links, control);
-    }
-
-    // ---- trouble --------------------------------------------------------------------------
-
-    pub(crate) fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
-        self.ops[idx].as_ref().is_none_or(|op| op.hash == head.hash)
-    }
-
-    /// Somebody calls something else under the same number: everybody is asked, and told.
-    pub(crate) fn dispute(&mut self, idx: usize) {
-        let Some(op) = self.ops[idx].as_deref_mut() else {
-            return;
-        };
-        let (id, descriptor, deadline) = (op.id, op.descriptor, op.deadline);
-        if op.status == Status::Running {
-            // Even a dispute at the last moment leaves the others the time to answer.
-            let until = deadline.max(self.now.saturating_add(self.config.grace));
-            op.status = Status::Asking { until };
-        }
-        self.describe(id, descriptor);
-        self.try_verdict(idx, false);
-    }
-
-    /// Ends a questionable operation if everybody has answered, or if time is up.
-    pub(crate) fn try_verdict(&mut self, idx: usize, time_is_up: bool) {
-        let Some(op) = self.ops[idx].as_deref() else {
-            return;
-        };
-        let Status::Asking { .. } = op.status else {
-            return;
-        };
-        let answers = self.troubles.answers(&op.id);
-        let asked: Vec<Rank> = match op.id.class {
-            Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
-            Class::Neighbour => op.peers.clone(),
-        };
-        if time_is_up && let Some((_, error)) = &op.suspect {
-            let error = error.clone();
-            return self.later.push_back(Later::Fail(idx, op.serial, error));
-        }
-        let me = op.group.rank;
-        let verdict = judge(op, me, &asked, answers, time_is_up, self.now);
-        if let Some(error) = verdict {
-            self.later.push_back(Later::Fail(idx, op.serial, error));
-        }
-    }
-
-    fn blame_error(&self, op: &OpState, blame: &Blame) -> Error {
-        let name = op.descriptor.name();
-        match blame {
-            Blame::Timeout(ranks) => Cause::Timeout {
-                op: name,
-                waiting_for: ranks.iter().filter_map(|r| op.group_rank(*r)).collect(),
-                waited: self.now.saturating_sub(op.started),
-                detail: "found by another rank".into(),
-                partly_written: op.touched,
-            }
-            .into(),
-            Blame::Lost(rank, why) => self.gone_error(op, *rank, &Down::Lost(why.clone())),
-            Blame::Left(rank) => self.gone_error(op, *rank, &Down::Left),
-            Blame::Deviates(ranks, what) => {
-                let deviating: Vec<Rank> = ranks.iter().filter_map(|r| op.group_rank(*r)).collect();
-                Cause::Mismatch {
-                    op: op.id.to_string(),
-                    versions: vec![(deviating.clone(), what.clone())],
-                    deviating,
-                    partly_written: op.touched,
-                }
-                .into()
-            }
-            Blame::Other(what) => Cause::Invalid {
-                op: name,
-                what: format!("failed on another rank: {what}"),
-            }
-            .into(),
-        }
-    }
-
-    fn gone_error(&self, op: &OpState, world_rank: Rank, how: &Down) -> Error {
-        let rank = op.group_rank(world_rank).unwrap_or(world_rank);
-        let name = op.descriptor.name();
-        match how {
-            Down::Lost(why) => Cause::PeerLost {
-                op: name,
-                rank,
-                world_rank,
-                why: why.clone(),
-                partly_written: op.touched,
-            }
-            .into(),
-            Down::Left => Cause::PeerLeft {
-                op: name,
-                rank,
-                world_rank,
-            }
-            .into(),
-        }
-    }
-
-    /// A rank is gone: operations that need it end, groups with it work no more.
-    pub(crate) fn peer_gone(&mut self, world: Rank, how: &Down) {
-        let Some(slot) = self.down.get_mut(world.idx()) else {
-            return;
-        };
-        if matches!(slot, Some(Down::Lost(_))) || slot.as_ref() == Some(how) {
-            return;
-        }
-        *slot = Some(how.clone());
-        for idx in 0..self.ops.len() {
-            let Some(op) = self.ops[idx].as_deref() else {
-                continue;
-            };
-            let needs = match (op.id.class, how) {
-                (Class::Collective, Down::Lost(_)) => op.group_rank(world).is_some(),
-                (Class::Neighbour, Down::Lost(_)) => {
-                    op.peers.iter().any(|r| op.world_rank(*r) == world)
-                }
-                // The transport ends what can no longer come.
-                (_, Down::Left) => false,
-            };
-            if needs {
-                let error = self.gone_error(op, world, how);
-                self.later.push_back(Later::Fail(idx, op.serial, error));
-            }
-        }
-    }
-
-    pub(crate) fn failed_elsewhere(&mut self, id: OpId, word: FailedAt) {
-        if let Some(&idx) = self.by_id.get(&id) {
-            let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
-                return;
-            };
-            let error = self.blame_error(op, &word.blame);
-            self.later.push_back(Later::Fail(idx, op.serial, error));
-        } else if !self.is_over(&id) {
-            self.troubles.fail(id, word);
-        }
-    }
-
-    /// Whether this rank has had the operation.
-    pub(crate) fn is_over(&self, id: &OpId) -> bool {
-        let Some(lane) = self.lanes.get(&(id.group, id.lane)) else {
-            return false;
-        };
-        let begun = match id.class {
-            Class::Collective => id.seq < lane.next_seq,
-            Class::Neighbour => lane.last_round.is_some_and(|last| id.seq <= last),
-        };
-        begun && !self.by_id.contains_key(id)
-    }
-
-    /// How far this rank is with an operation.
-    pub(crate) fn progress_of(&self, id: &OpId) -> Progress {
-        match self.by_id.get(id).and_then(|idx| self.ops[*idx].as_deref()) {
-            Some(op) => Progress::Running(op.descriptor),
-            None if self.is_over(id) => Progress::Over(self.troubles.recent(id)),
-            None => Progress::NotStarted,
-        }
-    }
-
-    /// `by` is a number in the job.
-    pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
-        self.poisoned
-            .entry(group)
-            .or_insert_with(|| (by, reason.to_owned()));
-        for (idx, op) in self.ops.iter().enumerate() {
-            if let Some(op) = op.as_deref().filter(|op| op.id.group == group) {
-                self.later
-                    .push_back(Later::Fail(idx, op.serial, aborted(op, by, reason)));
-            }
-        }
-    }
-
-    pub(crate) fn abort_everywhere(&mut self, group: u64, reason: &str) {
-        let first = !self.poisoned.contains_key(&group);
-        self.abort(group, self.me, reason);
-        if first {
-            control_word(&mut self.later, Word::Abort(group, reason.to_owned()));
-        }
     }
 
     // ---- time -----------------------------------------------------------------------------

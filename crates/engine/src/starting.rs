@@ -1,0 +1,169 @@
+//! How an operation gets into flight: its number, its memory, and what may stand in its way.
+
+use crate::{
+    op::{OpStart, OpState},
+    protocol::{Head, Progress, Word},
+    state::{Later, State, control_word},
+    verdict::{aborted, concerns},
+};
+use gaggle_core::{Class, Descriptor, Down, Error, OpId, Rank};
+
+impl State {
+    /// Takes the next number of a lane, or the caller's round. `Err`: the operation cannot be started.
+    pub(crate) fn next_id(
+        &mut self,
+        group: u64,
+        lane: u32,
+        round: Option<u64>,
+        name: &str,
+    ) -> Result<OpId, Error> {
+        let state = self.lanes.entry((group, lane)).or_default();
+        match round {
+            None => {
+                let seq = state.next_seq;
+                state.next_seq += 1;
+                Ok(OpId {
+                    group,
+                    lane,
+                    class: Class::Collective,
+                    seq,
+                })
+            }
+            Some(t) => {
+                if let Some(last) = state.last_round.filter(|last| t <= *last) {
+                    return Err(Error::invalid(
+                        name,
+                        format!(
+                            "round {t} on lane {lane} after round {last}: rounds of a lane only grow"
+                        ),
+                    ));
+                }
+                state.last_round = Some(t);
+                Ok(OpId {
+                    group,
+                    lane,
+                    class: Class::Neighbour,
+                    seq: t,
+                })
+            }
+        }
+    }
+
+    /// Puts a planned operation into flight.
+    pub(crate) fn start(&mut self, mut s: OpStart) {
+        let (id, descriptor) = (s.descriptor.id, s.descriptor);
+        let scratch = self.take_scratch(
+            s.program.plan.scratch_len,
+            s.descriptor.dtype.accumulator().size(),
+        );
+        s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
+        let mut op = Box::new(OpState::new(s));
+        let serial = op.serial;
+        let idx = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len() - 1
+        });
+        // Refused, it runs no step: nothing is sent, nothing written.
+        let obstacle = self.obstacle(&mut op);
+        if obstacle.is_none() {
+            for (step, waits) in op.waits.iter().enumerate() {
+                if *waits == 0 {
+                    self.ready.push_back((idx, serial, step as u32));
+                }
+            }
+        }
+        let empty = op.left == 0;
+        self.ops[idx] = Some(op);
+        self.by_id.insert(id, idx);
+        if id.class == Class::Neighbour {
+            self.forget_earlier_rounds(id);
+        }
+        if let Some(error) = obstacle {
+            return self.later.push_back(Later::Fail(idx, serial, error));
+        }
+        if empty {
+            return self.complete(idx);
+        }
+        let early = self.take_early(&id);
+        if early
+            .iter()
+            .any(|(from, head)| !self.agrees(idx, *from, head))
+            || self.troubles.disputed(&id, &descriptor)
+        {
+            self.dispute(idx);
+        } else if self.troubles.known(&id) {
+            self.describe(id, descriptor);
+        }
+    }
+
+    /// Tells everybody what this rank calls, once.
+    pub(crate) fn describe(&mut self, id: OpId, descriptor: Descriptor) {
+        if self.troubles.say(id) {
+            control_word(
+                &mut self.later,
+                Word::Describe(id, Progress::Running(descriptor)),
+            );
+        }
+    }
+
+    pub(crate) fn take_scratch(&mut self, elems: u64, size: usize) -> Vec<u64> {
+        let words = (elems as usize * size).div_ceil(8);
+        let fits = self.scratch_pool.iter().position(|s| s.len() >= words);
+        match fits.or_else(|| self.scratch_pool.len().checked_sub(1)) {
+            Some(i) if words > 0 => self.scratch_pool.swap_remove(i),
+            _ => vec![],
+        }
+    }
+
+    /// Why an operation cannot succeed from the start.
+    pub(crate) fn obstacle(&mut self, op: &mut OpState) -> Option<Error> {
+        let id = op.id;
+        if let Some(error) = &self.closed {
+            return Some(error.clone());
+        }
+        let lane = self.lanes.get_mut(&(id.group, id.lane));
+        if let Some(error) = lane.and_then(|l| l.sticky.take()) {
+            op.inherited = true;
+            return Some(error);
+        }
+        let failed = self.troubles.failed(&id);
+        if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
+            return Some(self.blame_error(op, &word.blame));
+        }
+        if let Some((by, reason)) = self.poisoned.get(&id.group) {
+            return Some(aborted(op, *by, reason));
+        }
+        // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
+        let needed: Vec<Rank> = match id.class {
+            Class::Collective => op.group.world_ranks.clone(),
+            Class::Neighbour => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
+        };
+        let lost = needed.into_iter().find_map(|r| match &self.down[r.idx()] {
+            Some(how @ Down::Lost(_)) => Some((r, how.clone())),
+            _ => None,
+        });
+        lost.map(|(rank, how)| self.gone_error(op, rank, &how))
+    }
+
+    pub(crate) fn take_early(&mut self, id: &OpId) -> Vec<(Rank, Head)> {
+        let early = self.early.remove(id).unwrap_or_default();
+        self.early_heads -= early.len();
+        early
+    }
+
+    /// A skipped round's messages would hold the link's credit for ever.
+    pub(crate) fn forget_earlier_rounds(&mut self, id: OpId) {
+        let stale: Vec<OpId> = self
+            .early
+            .keys()
+            .filter(|e| {
+                (e.group, e.lane, e.class) == (id.group, id.lane, id.class) && e.seq < id.seq
+            })
+            .copied()
+            .collect();
+        for op in stale {
+            self.take_early(&op);
+            self.later.push_back(Later::Forget(op));
+        }
+    }
+}

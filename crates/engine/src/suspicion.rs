@@ -1,0 +1,189 @@
+//! What the state does when something is wrong with an operation: ask, tell, judge.
+
+use crate::{
+    op::{OpState, Status},
+    protocol::{Blame, Head, Progress, Word},
+    state::{Later, State, control_word},
+    trouble::FailedAt,
+    verdict::{aborted, concerns, judge},
+};
+use gaggle_core::{Cause, Class, Down, Error, OpId, Rank};
+
+impl State {
+    pub(crate) fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
+        self.ops[idx].as_ref().is_none_or(|op| op.hash == head.hash)
+    }
+
+    /// Somebody calls something else under the same number: everybody is asked, and told.
+    pub(crate) fn dispute(&mut self, idx: usize) {
+        let Some(op) = self.ops[idx].as_deref_mut() else {
+            return;
+        };
+        let (id, descriptor, deadline) = (op.id, op.descriptor, op.deadline);
+        if op.status == Status::Running {
+            // Even a dispute at the last moment leaves the others the time to answer.
+            let until = deadline.max(self.now.saturating_add(self.config.grace));
+            op.status = Status::Asking { until };
+        }
+        self.describe(id, descriptor);
+        self.try_verdict(idx, false);
+    }
+
+    /// Ends a questionable operation if everybody has answered, or if time is up.
+    pub(crate) fn try_verdict(&mut self, idx: usize, time_is_up: bool) {
+        let Some(op) = self.ops[idx].as_deref() else {
+            return;
+        };
+        let Status::Asking { .. } = op.status else {
+            return;
+        };
+        let answers = self.troubles.answers(&op.id);
+        let asked: Vec<Rank> = match op.id.class {
+            Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
+            Class::Neighbour => op.peers.clone(),
+        };
+        if time_is_up && let Some((_, error)) = &op.suspect {
+            let error = error.clone();
+            return self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
+        let me = op.group.rank;
+        let verdict = judge(op, me, &asked, answers, time_is_up, self.now);
+        if let Some(error) = verdict {
+            self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
+    }
+
+    pub(crate) fn blame_error(&self, op: &OpState, blame: &Blame) -> Error {
+        let name = op.descriptor.name();
+        match blame {
+            Blame::Timeout(ranks) => Cause::Timeout {
+                op: name,
+                waiting_for: ranks.iter().filter_map(|r| op.group_rank(*r)).collect(),
+                waited: self.now.saturating_sub(op.started),
+                detail: "found by another rank".into(),
+                partly_written: op.touched,
+            }
+            .into(),
+            Blame::Lost(rank, why) => self.gone_error(op, *rank, &Down::Lost(why.clone())),
+            Blame::Left(rank) => self.gone_error(op, *rank, &Down::Left),
+            Blame::Deviates(ranks, what) => {
+                let deviating: Vec<Rank> = ranks.iter().filter_map(|r| op.group_rank(*r)).collect();
+                Cause::Mismatch {
+                    op: op.id.to_string(),
+                    versions: vec![(deviating.clone(), what.clone())],
+                    deviating,
+                    partly_written: op.touched,
+                }
+                .into()
+            }
+            Blame::Other(what) => Cause::Invalid {
+                op: name,
+                what: format!("failed on another rank: {what}"),
+            }
+            .into(),
+        }
+    }
+
+    pub(crate) fn gone_error(&self, op: &OpState, world_rank: Rank, how: &Down) -> Error {
+        let rank = op.group_rank(world_rank).unwrap_or(world_rank);
+        let name = op.descriptor.name();
+        match how {
+            Down::Lost(why) => Cause::PeerLost {
+                op: name,
+                rank,
+                world_rank,
+                why: why.clone(),
+                partly_written: op.touched,
+            }
+            .into(),
+            Down::Left => Cause::PeerLeft {
+                op: name,
+                rank,
+                world_rank,
+            }
+            .into(),
+        }
+    }
+
+    /// A rank is gone: operations that need it end, groups with it work no more.
+    pub(crate) fn peer_gone(&mut self, world: Rank, how: &Down) {
+        let Some(slot) = self.down.get_mut(world.idx()) else {
+            return;
+        };
+        if matches!(slot, Some(Down::Lost(_))) || slot.as_ref() == Some(how) {
+            return;
+        }
+        *slot = Some(how.clone());
+        for idx in 0..self.ops.len() {
+            let Some(op) = self.ops[idx].as_deref() else {
+                continue;
+            };
+            let needs = match (op.id.class, how) {
+                (Class::Collective, Down::Lost(_)) => op.group_rank(world).is_some(),
+                (Class::Neighbour, Down::Lost(_)) => {
+                    op.peers.iter().any(|r| op.world_rank(*r) == world)
+                }
+                // The transport ends what can no longer come.
+                (_, Down::Left) => false,
+            };
+            if needs {
+                let error = self.gone_error(op, world, how);
+                self.later.push_back(Later::Fail(idx, op.serial, error));
+            }
+        }
+    }
+
+    pub(crate) fn failed_elsewhere(&mut self, id: OpId, word: FailedAt) {
+        if let Some(&idx) = self.by_id.get(&id) {
+            let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
+                return;
+            };
+            let error = self.blame_error(op, &word.blame);
+            self.later.push_back(Later::Fail(idx, op.serial, error));
+        } else if !self.is_over(&id) {
+            self.troubles.fail(id, word);
+        }
+    }
+
+    /// Whether this rank has had the operation.
+    pub(crate) fn is_over(&self, id: &OpId) -> bool {
+        let Some(lane) = self.lanes.get(&(id.group, id.lane)) else {
+            return false;
+        };
+        let begun = match id.class {
+            Class::Collective => id.seq < lane.next_seq,
+            Class::Neighbour => lane.last_round.is_some_and(|last| id.seq <= last),
+        };
+        begun && !self.by_id.contains_key(id)
+    }
+
+    /// How far this rank is with an operation.
+    pub(crate) fn progress_of(&self, id: &OpId) -> Progress {
+        match self.by_id.get(id).and_then(|idx| self.ops[*idx].as_deref()) {
+            Some(op) => Progress::Running(op.descriptor),
+            None if self.is_over(id) => Progress::Over(self.troubles.recent(id)),
+            None => Progress::NotStarted,
+        }
+    }
+
+    /// `by` is a number in the job.
+    pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
+        self.poisoned
+            .entry(group)
+            .or_insert_with(|| (by, reason.to_owned()));
+        for (idx, op) in self.ops.iter().enumerate() {
+            if let Some(op) = op.as_deref().filter(|op| op.id.group == group) {
+                self.later
+                    .push_back(Later::Fail(idx, op.serial, aborted(op, by, reason)));
+            }
+        }
+    }
+
+    pub(crate) fn abort_everywhere(&mut self, group: u64, reason: &str) {
+        let first = !self.poisoned.contains_key(&group);
+        self.abort(group, self.me, reason);
+        if first {
+            control_word(&mut self.later, Word::Abort(group, reason.to_owned()));
+        }
+    }
+}
