@@ -383,9 +383,9 @@ pub fn endless(group: &Group, algorithm: Algorithm, begun: impl FnOnce()) -> Err
     }
 }
 
-/// Mixing with everybody without end; `begun` is called after the first round. Returns what ended it.
-pub fn endless_mix(group: &Group, begun: impl FnOnce()) -> Error {
-    let graph = match by_name("fully-connected", group.size()) {
+/// Mixing on a graph without end; `begun` is called after the first round. Returns what ended it.
+pub fn endless_mix(group: &Group, graph: &str, begun: impl FnOnce()) -> Error {
+    let graph = match by_name(graph, group.size()) {
         Ok(graph) => graph,
         Err(e) => return Error::internal(e.to_string()),
     };

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "the helpers are test code, too")]
 
-use gaggle_integration_tests::process::{Ended, Running, gaggle_run, program, signal};
+use gaggle_integration_tests::process::{Ended, Running, gaggle_run, program, signal, until};
 use std::{
     path::Path,
     process::Command,
@@ -26,13 +26,17 @@ fn stubborn(role: &str) -> Command {
 }
 
 /// A demo that runs far longer than any test.
-fn demo(dir: &Path, algorithm: &str) -> Running {
+fn demo_command(dir: &Path, algorithm: &str) -> Command {
     let mut command = Command::new(program("gaggle"));
     command
         .args(["demo", "--ranks", "4", "--epochs", "1000", "--batch", "128"])
         .args(["--algorithm", algorithm, "--output"])
         .arg(dir.join("page.html"));
-    Running::start(command)
+    command
+}
+
+fn demo(dir: &Path, algorithm: &str) -> Running {
+    Running::start(demo_command(dir, algorithm))
 }
 
 /// Training is under way.
@@ -88,31 +92,27 @@ fn a_killed_rank_of_the_demo_ends_it_within_two_seconds() {
 
 #[test]
 fn a_stopped_rank_of_the_demo_is_named() {
-    let dir = TempDir::new().unwrap();
-    let mut command = Command::new(program("gaggle"));
-    command
-        .args([
-            "demo", "--ranks", "4", "--epochs", "1000", "--batch", "128", "--output",
-        ])
-        .arg(dir.path().join("page.html"))
-        .env("GAGGLE_TIMEOUT", "2");
-    let mut demo = Running::start(command);
-    trains(&mut demo);
-    let pid = demo.rank(1);
-    let (ended, _) = ends(demo, |_| signal(pid, "STOP"));
-    assert_eq!(ended.code(), 1, "{ended:#?}");
-    let told: Vec<&str> = ended
-        .err
-        .lines()
-        .filter(|l| l.contains("gaggle-demo: rank "))
-        .collect();
-    assert!(!told.is_empty(), "{ended:#?}");
-    for line in told {
-        let names = line
-            .split_once(": nothing from rank")
-            .and_then(|(_, rest)| rest.split_once(" for 2."));
+    for algorithm in ["allreduce", "dmsgd"] {
+        let dir = TempDir::new().unwrap();
+        let mut command = demo_command(dir.path(), algorithm);
+        command.env("GAGGLE_TIMEOUT", "2");
+        let mut demo = Running::start(command);
+        trains(&mut demo);
+        let pid = demo.rank(1);
+        let (ended, _) = ends(demo, |_| signal(pid, "STOP"));
+        assert_eq!(ended.code(), 1, "{ended:#?}");
+        // The launcher's last words are those of the first that gave up, and the cause.
+        let lines: Vec<&str> = ended.err.lines().collect();
+        let [.., last, cause] = lines[..] else {
+            panic!("{ended:#?}")
+        };
         assert!(
-            names.is_some_and(|(names, _)| names.contains('1')),
+            cause.starts_with("gaggle: first cause: rank "),
+            "{ended:#?}"
+        );
+        assert!(last.contains(": nothing from rank"), "{ended:#?}");
+        assert!(
+            last.contains("rank 1 ") || last.contains("ranks 1"),
             "{ended:#?}"
         );
     }
@@ -143,7 +143,12 @@ fn end_without(mut job: Running, victim: u32) -> Ended {
 /// Rank 1 stops itself when all others have called the next all-reduce, or will.
 #[test]
 fn a_rank_that_stands_still_is_the_timeout_of_all_others() {
-    for how in ["ring", "recursive_doubling", "direct", "mix"] {
+    for how in [
+        "ring",
+        "recursive_doubling",
+        "direct",
+        "mix-fully-connected",
+    ] {
         let mut command = stubborn(&format!("stop-short {how}"));
         command.env("GAGGLE_TIMEOUT", "2");
         let ended = end_without(Running::start(command), 1);
@@ -172,7 +177,12 @@ fn a_stopped_rank_is_named_by_all_others() {
 
 #[test]
 fn a_killed_rank_is_lost_to_all_others() {
-    for how in ["ring", "recursive_doubling", "direct", "mix"] {
+    for how in [
+        "ring",
+        "recursive_doubling",
+        "direct",
+        "mix-fully-connected",
+    ] {
         let mut job = Running::start(stubborn(&format!("endless {how}")));
         job.hear(4, "ready", |line| line.ends_with(" ready"));
         let pid = job.rank(1);
@@ -201,7 +211,7 @@ fn a_killed_launcher_leaves_no_process_whatever_they_do() {
         within(limit, &what, || {
             let mut job = Running::start(ranks("", role));
             job.hear(ready, "ready", |line| line.ends_with(" ready"));
-            assert!(job.alive().len() >= 5, "{:?}", job.alive());
+            until("launcher and ranks are there", || job.alive().len() >= 5);
             let (ended, took) = ends(job, |job| job.signal("KILL"));
             assert_eq!(ended.status.code(), None, "{ended:#?}");
             took
@@ -214,7 +224,7 @@ fn a_killed_launcher_leaves_no_process_whatever_they_do() {
             let dir = TempDir::new().unwrap();
             let mut demo = demo(dir.path(), "all");
             trains(&mut demo);
-            assert!(demo.alive().len() >= 5, "{:?}", demo.alive());
+            until("launcher and ranks are there", || demo.alive().len() >= 5);
             let (ended, took) = ends(demo, |demo| demo.signal("KILL"));
             assert_eq!(ended.status.code(), None, "{ended:#?}");
             took

@@ -112,10 +112,10 @@ fn endless(
     victim: Rank,
     begun: impl FnOnce(),
 ) -> Result<ExitCode, Trouble> {
-    let error = match how {
-        "mix" => work::endless_mix(group, begun),
-        name => {
-            let algorithm = work::ALL_REDUCE.into_iter().find(|a| a.name() == name);
+    let error = match how.strip_prefix("mix-") {
+        Some(graph) => work::endless_mix(group, graph, begun),
+        None => {
+            let algorithm = work::ALL_REDUCE.into_iter().find(|a| a.name() == how);
             work::endless(group, algorithm.ok_or("no such algorithm")?, begun)
         }
     };
