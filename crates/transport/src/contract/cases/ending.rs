@@ -42,7 +42,7 @@ pub(super) fn cancelled_sends(b: &mut Bench<'_>) {
         if !net.is_over(0, s) {
             let e = net.result(1, r).as_ref().expect_err("aborted");
             assert!(
-                matches!(e, TransportError::Misuse { peer: Rank(0), .. }),
+                matches!(e, TransportError::Aborted { peer: Rank(0) }),
                 "{e:?}"
             );
         }
