@@ -8,8 +8,7 @@ use crate::{
 };
 use gaggle_collectives::{Action, Arrive, Operand, Span};
 use gaggle_core::{
-    Codec, DType, Descriptor, Error, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight,
-    XferId,
+    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight, XferId,
 };
 use gaggle_kernels as kernels;
 use std::time::Duration;
@@ -69,8 +68,8 @@ pub(crate) struct OpState {
     pub(crate) status: Status,
     /// Whether it failed for an earlier operation's sake.
     pub(crate) inherited: bool,
-    /// Who has left in the middle, and what to say if nothing explains it.
-    pub(crate) suspect: Option<(Rank, Error)>,
+    /// Which rank of the job has left in the middle.
+    pub(crate) suspect: Option<Rank>,
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Option<Duration>,

@@ -60,10 +60,10 @@ fn u32_at(b: &[u8], at: usize) -> Option<u32> {
 }
 
 /// How far a rank is with an operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Progress {
-    /// It has not been called there yet.
-    NotStarted,
+    /// It has not been called there yet; these ranks of the job are what earlier operations there wait for.
+    NotStarted(Vec<Rank>),
     /// It is in flight there, as this.
     Running(Descriptor),
     /// It is over there; it was this, where that is still known.
@@ -107,13 +107,16 @@ impl Word {
                 b.push(1);
                 put_op(&mut b, op);
                 let (state, descriptor) = match progress {
-                    Progress::NotStarted => (0, None),
+                    Progress::NotStarted(_) => (0, None),
                     Progress::Running(d) => (1, Some(d)),
                     Progress::Over(d) => (2, d.as_ref()),
                 };
                 b.push(state);
                 if let Some(d) = descriptor {
                     b.extend_from_slice(&d.to_bytes());
+                }
+                if let Progress::NotStarted(held_up_by) = progress {
+                    put_ranks(&mut b, held_up_by);
                 }
             }
             Word::Query(op) => {
@@ -172,7 +175,10 @@ impl Word {
             1 => {
                 let (&state, rest) = rest.split_first()?;
                 let progress = match (state, rest.len()) {
-                    (0, 0) => Progress::NotStarted,
+                    (0, _) => match read_ranks(rest)? {
+                        (ranks, []) => Progress::NotStarted(ranks),
+                        _ => return None,
+                    },
                     (1, Descriptor::BYTES) => Progress::Running(Descriptor::from_bytes(rest)?),
                     (2, 0) => Progress::Over(None),
                     (2, Descriptor::BYTES) => Progress::Over(Some(Descriptor::from_bytes(rest)?)),
@@ -291,7 +297,8 @@ mod tests {
     #[test]
     fn words_round_trip() {
         for word in [
-            Word::Describe(op(), Progress::NotStarted),
+            Word::Describe(op(), Progress::NotStarted(vec![])),
+            Word::Describe(op(), Progress::NotStarted(vec![Rank(3), Rank(4)])),
             Word::Describe(op(), Progress::Running(descriptor())),
             Word::Describe(op(), Progress::Over(None)),
             Word::Describe(op(), Progress::Over(Some(descriptor()))),

@@ -6,7 +6,7 @@ use crate::{
     config::EngineConfig,
     op::{OpState, Phase, Status},
     program::Programs,
-    protocol::{Head, Word},
+    protocol::{Blame, Head, Word},
     record::{Record, record},
     sync::Arc,
     trouble::Troubles,
@@ -73,6 +73,10 @@ pub(crate) struct State {
     pub(crate) down: Vec<Option<Down>>,
     /// Who has said goodbye on the control plane.
     pub(crate) goodbyes: Vec<bool>,
+    /// Ranks of the job for whose sake this rank's latest operation failed.
+    pub(crate) gave_up_on: Vec<Rank>,
+    /// What each rank last said was the cause of a failure, and when it came.
+    pub(crate) last_blame: Vec<Option<(Duration, Blame)>>,
     pub(crate) ready: VecDeque<(usize, u64, u32)>,
     pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
@@ -126,6 +130,8 @@ impl State {
             poisoned: HashMap::new(),
             down: vec![None; world as usize],
             goodbyes: vec![false; world as usize],
+            last_blame: vec![None; world as usize],
+            gave_up_on: vec![],
             ready: VecDeque::new(),
             later: VecDeque::new(),
             early: HashMap::new(),
@@ -265,36 +271,41 @@ impl State {
         peer: Rank,
         e: TransportError,
     ) {
+        let said_goodbye = self.goodbyes[peer.idx()];
         let Some(op) = self.op(idx, serial) else {
             return;
         };
+        let name = op.descriptor.name();
         let error = match &e {
+            TransportError::Down {
+                how: Down::Left, ..
+            } if !said_goodbye => {
+                return self.suspect(idx, peer);
+            }
             TransportError::Down { how, .. } => {
                 let how = how.clone();
                 let op = self.ops[idx].take();
-                let error = op.as_ref().map(|op| self.gone_error(op, peer, &how));
+                let error = op.as_ref().map(|op| match &how {
+                    Down::Left => self.left_error(op, peer),
+                    Down::Lost(_) => self.gone_error(op, peer, &how),
+                });
                 self.ops[idx] = op;
-                let error = error.unwrap_or_else(|| Error::internal(e.to_string()));
-                if how == Down::Left && !self.goodbyes[peer.idx()] {
-                    return self.suspect(idx, peer, error);
-                }
-                error
+                error.unwrap_or_else(|| Error::internal(e.to_string()))
             }
-            _ => Error::internal(format!("{}: {e}", op.descriptor.name())),
+            _ => Error::internal(format!("{name}: {e}")),
         };
         self.later.push_back(Later::Fail(idx, serial, error));
     }
 
     /// A peer has left although something of its is missing. Why, it has told the control plane before its goodbye there; so that comes first.
-    fn suspect(&mut self, idx: usize, peer: Rank, error: Error) {
+    fn suspect(&mut self, idx: usize, peer: Rank) {
         let (now, grace) = (self.now, self.config.grace);
         if let Some(op) = self.ops[idx].as_deref_mut()
             && op.suspect.is_none()
         {
-            op.suspect = Some((peer, error));
-            op.status = Status::Asking {
-                until: op.deadline.min(now.saturating_add(grace)),
-            };
+            op.suspect = Some(peer);
+            let until = op.deadline.min(now.saturating_add(grace));
+            op.status = Status::Asking { until };
         }
     }
 
@@ -306,11 +317,10 @@ impl State {
         *said = true;
         for idx in 0..self.ops.len() {
             if let Some(op) = self.ops[idx].as_deref()
-                && let Some((peer, error)) = &op.suspect
-                && *peer == world
+                && op.suspect == Some(world)
             {
-                self.later
-                    .push_back(Later::Fail(idx, op.serial, error.clone()));
+                let error = self.left_error(op, world);
+                self.later.push_back(Later::Fail(idx, op.serial, error));
             }
         }
     }
@@ -368,6 +378,7 @@ impl State {
             return;
         };
         self.troubles.over(op.descriptor);
+        self.gave_up_on.clear();
         let mut done = Done::default();
         done.weight = op.total_weight();
         done.bytes_sent = op.bytes_sent;
@@ -416,6 +427,11 @@ impl State {
         self.troubles.over(op.descriptor);
         // The same cause everywhere; in a neighbour round, for those who wait for this rank.
         if let Some(blame) = blame_of(&op, &error) {
+            self.gave_up_on = match &blame {
+                Blame::Timeout(ranks) => ranks.clone(),
+                Blame::Lost(rank, _) => vec![*rank],
+                _ => vec![],
+            };
             let unserved = match op.id.class {
                 Class::Collective => vec![],
                 Class::Neighbour => op.unserved(),

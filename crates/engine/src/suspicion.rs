@@ -42,8 +42,8 @@ impl State {
             Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
             Class::Neighbour => op.peers.clone(),
         };
-        if time_is_up && let Some((_, error)) = &op.suspect {
-            let error = error.clone();
+        if time_is_up && let Some(peer) = op.suspect {
+            let error = self.left_error(op, peer);
             return self.later.push_back(Later::Fail(idx, op.serial, error));
         }
         let me = op.group.rank;
@@ -81,6 +81,16 @@ impl State {
                 what: format!("failed on another rank: {what}"),
             }
             .into(),
+        }
+    }
+
+    /// Somebody has left while something of its was missing: for the cause that it has named since, if it has.
+    pub(crate) fn left_error(&self, op: &OpState, world_rank: Rank) -> Error {
+        match &self.last_blame[world_rank.idx()] {
+            Some((when, blame @ (Blame::Timeout(_) | Blame::Lost(..)))) if *when >= op.started => {
+                self.blame_error(op, blame)
+            }
+            _ => self.gone_error(op, world_rank, &Down::Left),
         }
     }
 
@@ -134,6 +144,9 @@ impl State {
     }
 
     pub(crate) fn failed_elsewhere(&mut self, id: OpId, word: FailedAt) {
+        if let Some(last) = self.last_blame.get_mut(word.from.idx()) {
+            *last = Some((self.now, word.blame.clone()));
+        }
         if let Some(&idx) = self.by_id.get(&id) {
             let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
                 return;
@@ -157,12 +170,26 @@ impl State {
         begun && !self.by_id.contains_key(id)
     }
 
+    /// Ranks of the job that this rank's operations wait for, or that it has just given up on: a hint for others, so a few are enough.
+    fn held_up_by(&self) -> Vec<Rank> {
+        const ENOUGH: usize = 16;
+        let running = self.ops.iter().flatten();
+        let mut ranks: Vec<Rank> = running
+            .flat_map(|op| op.awaited().into_iter().map(|r| op.world_rank(r)))
+            .chain(self.gave_up_on.iter().copied())
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks.truncate(ENOUGH);
+        ranks
+    }
+
     /// How far this rank is with an operation.
     pub(crate) fn progress_of(&self, id: &OpId) -> Progress {
         match self.by_id.get(id).and_then(|idx| self.ops[*idx].as_deref()) {
             Some(op) => Progress::Running(op.descriptor),
             None if self.is_over(id) => Progress::Over(self.troubles.recent(id)),
-            None => Progress::NotStarted,
+            None => Progress::NotStarted(self.held_up_by()),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{
     trouble::{Answers, FailedAt},
 };
 use gaggle_core::{Cause, Class, Descriptor, Error, Rank};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Whether an operation cannot succeed once it has failed elsewhere: a collective always; a neighbour round only where the rank where it failed has not sent this rank all that is its.
 pub(crate) fn concerns(op: &OpState, word: &FailedAt) -> bool {
@@ -70,11 +70,10 @@ pub(crate) fn judge(
     now: Duration,
 ) -> Option<Error> {
     let mut versions: Vec<(Descriptor, Vec<Rank>)> = vec![(op.descriptor, vec![me])];
-    let (mut silent, mut not_started) = (vec![], vec![]);
+    let mut all_known = true;
     for rank in asked.iter().filter(|r| **r != me) {
         match answers.get(&op.world_rank(*rank)) {
-            None => silent.push(*rank),
-            Some(Progress::NotStarted) => not_started.push(*rank),
+            None | Some(Progress::NotStarted(_)) => all_known = false,
             Some(Progress::Running(d) | Progress::Over(Some(d))) => {
                 match versions.iter_mut().find(|(v, _)| v == d) {
                     Some((_, ranks)) => ranks.push(*rank),
@@ -84,26 +83,24 @@ pub(crate) fn judge(
             Some(Progress::Over(None)) => {}
         }
     }
-    let disputed = versions.len() > 1;
-    let all_known = silent.is_empty() && not_started.is_empty();
-    if disputed && (all_known || time_is_up) {
+    if versions.len() > 1 && (all_known || time_is_up) {
         return Some(mismatch(op, versions));
     }
-    // Past the deadline, and everybody has said how far they are: nothing more to wait for.
-    let settled = op.deadline <= now && silent.is_empty() && !not_started.is_empty();
+    let awaited = op.awaited();
+    let from = match op.id.class {
+        Class::Collective => asked,
+        Class::Neighbour => &awaited,
+    };
+    let absent = Absent::trace(op, from, answers);
+    // Past the deadline, and everybody on the way has said how far they are: nothing more to wait for.
+    let settled = op.deadline <= now && absent.silent.is_empty() && !absent.idle.is_empty();
     if !time_is_up && !settled {
         return None;
     }
-    let detail = describe_absence(&silent, &not_started);
-    let mut waiting_for: Vec<Rank> = silent.into_iter().chain(not_started).collect();
-    if op.id.class == Class::Neighbour {
-        let awaited = op.awaited();
-        waiting_for.retain(|r| awaited.contains(r));
-    }
+    let (mut waiting_for, detail) = absent.blame(op);
     if waiting_for.is_empty() {
-        waiting_for = op.awaited();
+        waiting_for = awaited;
     }
-    waiting_for.sort_unstable();
     let cause = Cause::Timeout {
         op: op.descriptor.name(),
         waiting_for,
@@ -114,30 +111,81 @@ pub(crate) fn judge(
     Some(cause.into())
 }
 
-fn describe_absence(silent: &[Rank], not_started: &[Rank]) -> String {
-    let mut parts = vec![];
-    if !silent.is_empty() {
-        let verb = if silent.len() == 1 { "does" } else { "do" };
-        parts.push(format!(
-            "{} {verb} not answer",
-            gaggle_core::name_ranks(silent)
-        ));
+/// Whose absence an operation suffers from, as ranks of the job.
+///
+/// Who answers and has not called is not to blame while an earlier operation holds it up: then whoever that one waits for is looked at instead, and so on.
+#[derive(Default)]
+struct Absent {
+    /// They do not answer.
+    silent: BTreeSet<Rank>,
+    /// They answer, have not called, and wait for nobody.
+    idle: BTreeSet<Rank>,
+}
+
+impl Absent {
+    /// Follows the answers from the group's ranks `from` on.
+    fn trace(op: &OpState, from: &[Rank], answers: &Answers) -> Absent {
+        let me = op.world_rank(op.group.rank);
+        let mut absent = Absent::default();
+        let mut seen = BTreeSet::from([me]);
+        let mut next: Vec<Rank> = from.iter().map(|r| op.world_rank(*r)).collect();
+        while let Some(rank) = next.pop() {
+            if !seen.insert(rank) {
+                continue;
+            }
+            match answers.get(&rank) {
+                None => drop(absent.silent.insert(rank)),
+                Some(Progress::NotStarted(held_up_by)) => {
+                    let others = held_up_by.iter().filter(|r| **r != me && **r != rank);
+                    let before = next.len();
+                    next.extend(others);
+                    if next.len() == before {
+                        absent.idle.insert(rank);
+                    }
+                }
+                // It is as far as this rank is.
+                Some(Progress::Running(_) | Progress::Over(_)) => {}
+            }
+        }
+        absent
     }
-    if !not_started.is_empty() {
-        let verb = if not_started.len() == 1 {
-            "has"
+
+    /// The culprits as ranks of the operation's group, and what is known of them. Who is silent comes before who has merely not called: it may be what keeps the others.
+    fn blame(&self, op: &OpState) -> (Vec<Rank>, String) {
+        let (ranks, how) = if self.silent.is_empty() {
+            (&self.idle, ["has not called it", "have not called it"])
         } else {
-            "have"
+            (&self.silent, ["does not answer", "do not answer"])
         };
-        parts.push(format!(
-            "{} {verb} not called it",
-            gaggle_core::name_ranks(not_started)
-        ));
+        if ranks.is_empty() {
+            return (vec![], "all have called it, but nothing moves".into());
+        }
+        let members: Vec<Rank> = ranks.iter().filter_map(|r| op.group_rank(*r)).collect();
+        let strangers = ranks.len() - members.len();
+        let mut detail = match members.as_slice() {
+            [] => String::new(),
+            [one] => format!("{one} {}", how[0]),
+            more => format!("{} {}", gaggle_core::name_ranks(more), how[1]),
+        };
+        if strangers > 0 {
+            let all: Vec<Rank> = ranks
+                .iter()
+                .copied()
+                .filter(|r| op.group_rank(*r).is_none())
+                .collect();
+            let text = format!(
+                "outside the group, world {} {}",
+                gaggle_core::name_ranks(&all),
+                how[usize::from(all.len() > 1)]
+            );
+            detail = if detail.is_empty() {
+                text
+            } else {
+                format!("{detail}; {text}")
+            };
+        }
+        (members, detail)
     }
-    if parts.is_empty() {
-        parts.push("all have called it, but nothing moves".into());
-    }
-    parts.join(", ")
 }
 
 fn mismatch(op: &OpState, mut versions: Vec<(Descriptor, Vec<Rank>)>) -> Error {

@@ -307,9 +307,7 @@ fn run(seed: u64) -> Run {
 fn explains(run: &Run, call: usize, error: &Error) -> bool {
     match (&run.trouble, error.cause()) {
         (Trouble::Crash(who, _), Cause::PeerLost { rank, .. }) => rank.0 == *who,
-        (Trouble::Stop(who, _), Cause::Timeout { waiting_for, .. }) => {
-            waiting_for == &[Rank(*who)] || is_mix(run, call)
-        }
+        (Trouble::Stop(who, _), Cause::Timeout { waiting_for, .. }) => waiting_for == &[Rank(*who)],
         (Trouble::Partition(_, _, heal), Cause::Timeout { .. }) => heal.is_none(),
         (Trouble::Mismatch(who, wrong), Cause::Mismatch { deviating, .. }) => {
             call == *wrong && deviating.contains(&Rank(*who))
@@ -317,11 +315,6 @@ fn explains(run: &Run, call: usize, error: &Error) -> bool {
         (Trouble::Abort(who, _), Cause::Aborted { by, .. }) => by.0 == *who,
         _ => false,
     }
-}
-
-/// A neighbour's neighbour may be the one that is stopped: only the direct one is known.
-fn is_mix(run: &Run, call: usize) -> bool {
-    matches!(run.calls[call].what, What::Mix(_))
 }
 
 /// How a run's operations ended, by kind.
@@ -614,6 +607,57 @@ fn the_record_of_a_run_is_the_plan() {
                     assert_is_the_plan(&record, &plan(&request).unwrap());
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_even_by_those_who_only_wait_for_its_neighbours() {
+    for seed in 0..40u64 {
+        let world = 4 + (seed % 5) as u32;
+        let mut job = Job::new(world, seed, &config());
+        let stop_at = Duration::from_micros(500 + seed * 211);
+        let mut round: Vec<u64> = vec![0; world as usize];
+        let mut pending: Vec<Option<Box<dyn Pending>>> = (0..world).map(|_| None).collect();
+        let mut errors: Vec<Option<Error>> = vec![None; world as usize];
+        for events in 0.. {
+            assert!(events < 1_000_000, "seed {seed}: no end");
+            if job.now() >= stop_at {
+                job.still.insert(1);
+            }
+            for rank in (0..world).filter(|r| !job.still.contains(r)) {
+                let r = rank as usize;
+                if pending[r].as_ref().is_some_and(|p| p.is_done()) {
+                    errors[r] = pending[r].take().unwrap().wait().result.err();
+                    round[r] += 1;
+                }
+                if pending[r].is_none() && errors[r].is_none() {
+                    let what = Kind::Mix {
+                        round: round_of(world, rank, 1),
+                        t: round[r],
+                    };
+                    let group = job.engines[r].group();
+                    pending[r] = Some(
+                        group
+                            .communicator()
+                            .start(Op::new(what), Region::new(vec![1.0f64; 8])),
+                    );
+                }
+            }
+            job.pump();
+            if (0..world).all(|r| r == 1 || errors[r as usize].is_some()) {
+                break;
+            }
+            let next = (job.now() < stop_at).then_some(stop_at);
+            assert!(job.advance(next), "seed {seed}: nothing left to happen");
+        }
+        for (rank, e) in errors.iter().enumerate().filter(|(r, _)| *r != 1) {
+            let e = e.as_ref().unwrap();
+            assert_eq!(
+                e.culprits(),
+                [Rank(1)],
+                "seed {seed}, rank {rank} of {world}: {e}"
+            );
         }
     }
 }

@@ -192,18 +192,23 @@ fn an_absent_rank_is_named_by_all() {
 }
 
 #[test]
-fn a_late_rank_learns_that_it_is_too_late_and_the_group_goes_on() {
+fn a_late_rank_harms_nobody_and_the_group_goes_on() {
     let (tell, told) = mpsc::channel::<()>();
     let told = std::sync::Mutex::new(told);
     LINK.local(3, &impatient(), |_, group| {
-        if group.rank() == Rank(1) {
+        let late = group.rank() == Rank(1);
+        if late {
             for _ in 0..2 {
                 told.lock().unwrap().recv().unwrap();
             }
         }
-        let e = group.all_reduce(&mut [1.0f32; 100], Mean).unwrap_err();
-        assert_eq!(e.culprits(), [Rank(1)], "{e}");
-        if group.rank() != Rank(1) {
+        let outcome = group.all_reduce(&mut [1.0f32; 100], Mean);
+        // The late one hears that it is too late, unless all it needs lies there already and the word is still on its way.
+        if !late || outcome.is_err() {
+            let e = outcome.unwrap_err();
+            assert_eq!(e.culprits(), [Rank(1)], "{e}");
+        }
+        if !late {
             tell.clone().send(()).unwrap();
         }
         let patient = Op::new(Kind::AllReduce(Reduce::Sum)).within(Duration::from_secs(5));
