@@ -471,7 +471,12 @@ impl State {
             if op.warn_at.is_some_and(|t| t <= now) {
                 op.warn_at = None;
                 n += 1;
-                let waiting_for = gaggle_core::name_ranks(&op.awaited());
+                let awaited = op.awaited();
+                let world: Vec<Rank> = awaited.iter().map(|r| op.world_rank(*r)).collect();
+                let mut waiting_for = gaggle_core::name_ranks(&awaited);
+                if world != awaited {
+                    waiting_for += &format!(" (world {})", gaggle_core::name_ranks(&world));
+                }
                 let waited = now.saturating_sub(op.started);
                 tracing::warn!(op = %op.descriptor.name(), %waiting_for, ?waited, "still waiting");
             }
