@@ -6,7 +6,7 @@
 //! | Operation | Algorithm | Rounds | Bytes sent per rank (P ranks, S bytes) |
 //! |---|---|---|---|
 //! | all-reduce | ring | 2(P−1) | 2S(P−1)/P |
-//! | all-reduce | recursive doubling | ⌈log₂P⌉, one more where P is no power of two | S·log₂P |
+//! | all-reduce | recursive doubling | ⌈log₂P⌉, one more where P is no power of two | at most S(⌊log₂P⌋+1) |
 //! | all-reduce | direct; the one with a codec | 2 | 2S(P−1)/P |
 //! | broadcast | binomial | ⌈log₂P⌉ | the root S·⌈log₂P⌉, a leaf 0 |
 //! | all-gather | ring | P−1 | S(P−1), S per rank |

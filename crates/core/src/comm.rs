@@ -14,7 +14,7 @@ use std::{
 pub enum Algorithm {
     /// Reduce-scatter and all-gather around a ring: 2(P−1) rounds, 2S(P−1)/P bytes sent per rank.
     Ring = 0,
-    /// Whole vectors exchanged at doubling distance: ⌈log₂P⌉ rounds (two more where P is no power of two), about S·log₂P bytes.
+    /// Whole vectors exchanged at doubling distance: ⌈log₂P⌉ rounds (one more where P is no power of two), at most S·(⌊log₂P⌋ + 1) bytes.
     RecursiveDoubling = 1,
     /// Everybody sends every owner its share, and every owner the result: 2 rounds, 2S(P−1)/P bytes.
     Direct = 2,
@@ -260,7 +260,7 @@ pub struct GroupInfo {
 ///
 /// Safe to implement: borrowed memory ends with the call, asynchronous memory is owned.
 /// All methods may be called from any thread. Operations of one lane are issued in the same order on every member.
-/// After `PeerLost` or `Aborted` every later operation fails at once with the same cause; after `Mismatch` or `Timeout` later ones work.
+/// After `PeerLost` every later collective, and every neighbour round with that rank, fails at once; after `Aborted` everything of the group does; after `Mismatch` or `Timeout` later operations work.
 pub trait Communicator: Send + Sync {
     /// Who takes part.
     fn info(&self) -> &GroupInfo;

@@ -1,4 +1,4 @@
-//! What an operation is, in 64 bytes that travel with the first frame on every link.
+//! What an operation is, in 64 bytes that travel with its first message to each peer.
 
 use crate::{Algorithm, Codec, DType, Rank, Reduce};
 use std::fmt;

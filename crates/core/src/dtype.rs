@@ -50,7 +50,7 @@ impl DType {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::Bf16)
     }
 
-    /// The type in which partial results travel and are kept: f32 for the 16-bit floats, itself otherwise (design §3.2).
+    /// The type in which partial results travel and are kept: f32 for the 16-bit floats, itself otherwise.
     pub const fn accumulator(self) -> DType {
         match self {
             DType::F16 | DType::Bf16 => DType::F32,

@@ -29,7 +29,7 @@ impl Reduce {
         Reduce::Prod,
     ];
 
-    /// The legality table (design §3.2): MEAN on floats, all others on every number.
+    /// The legality table: MEAN on floats, all others on every number.
     pub const fn is_defined_on(self, dtype: DType) -> bool {
         match self {
             Reduce::Mean => dtype.is_float(),

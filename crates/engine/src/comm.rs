@@ -236,9 +236,12 @@ impl Communicator for EngineComm {
 
     fn abort(&self, reason: &str) {
         let mut state = self.shared.state.lock();
-        state.abort_everywhere(self.info.id, reason);
-        state.settle(&self.shared.links, &*self.shared.control);
-        self.shared.let_go(state);
+        let shared = &*self.shared;
+        shared.guarded(&mut state, |state| {
+            state.abort_everywhere(self.info.id, reason);
+            state.settle(&shared.links, &*shared.control)
+        });
+        shared.let_go(state);
         gaggle_core::Wake::wake(&*self.shared.bell);
     }
 

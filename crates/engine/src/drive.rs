@@ -286,7 +286,6 @@ impl Shared {
         #[cfg(unix)]
         {
             use rustix::event::{PollFd, PollFlags, poll};
-            use std::os::fd::AsFd;
             let armed: Vec<Armed<'_>> = self
                 .links
                 .iter()
@@ -305,7 +304,6 @@ impl Shared {
             }
             if let Some(pipe) = &self.bell.pipe {
                 fds.push(PollFd::new(&pipe.read, PollFlags::IN));
-                let _ = pipe.read.as_fd();
             }
             if self.bell.note.load(Ordering::SeqCst) {
                 return;

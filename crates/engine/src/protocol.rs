@@ -2,7 +2,7 @@
 
 use gaggle_core::{Class, Descriptor, OpId, Rank};
 
-/// The head of every message: the hash of the operation's descriptor, the weight of the data, and on the first message of a link the descriptor itself.
+/// The head of every message: the hash of the operation's descriptor, the weight of the data, and on the operation's first message to a peer the descriptor itself.
 ///
 /// Bytes: 0 hash u64, 8 weight u64, then the descriptor or nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -120,6 +120,8 @@ struct Absent {
     silent: BTreeSet<Rank>,
     /// They answer, have not called, and wait for nobody.
     idle: BTreeSet<Rank>,
+    /// They answer and have not called; something earlier, or on another lane, holds them up.
+    held_up: BTreeSet<Rank>,
 }
 
 impl Absent {
@@ -141,6 +143,8 @@ impl Absent {
                     next.extend(others);
                     if next.len() == before {
                         absent.idle.insert(rank);
+                    } else {
+                        absent.held_up.insert(rank);
                     }
                 }
                 // It is as far as this rank is.
@@ -150,12 +154,19 @@ impl Absent {
         absent
     }
 
-    /// The culprits as ranks of the operation's group, and what is known of them. Who is silent comes before who has merely not called: it may be what keeps the others.
+    /// The culprits as ranks of the operation's group, and what is known of them. Who is silent comes before who has merely not called, and that before who is held up: the former may be what keeps the latter.
     fn blame(&self, op: &OpState) -> (Vec<Rank>, String) {
-        let (ranks, how) = if self.silent.is_empty() {
+        let (ranks, how) = if !self.silent.is_empty() {
+            (&self.silent, ["does not answer", "do not answer"])
+        } else if !self.idle.is_empty() {
             (&self.idle, ["has not called it", "have not called it"])
         } else {
-            (&self.silent, ["does not answer", "do not answer"])
+            // They wait for each other, or for this rank: a knot that the caller has tied.
+            let how = [
+                "has not called it and waits in another operation",
+                "have not called it and wait in other operations",
+            ];
+            (&self.held_up, how)
         };
         if ranks.is_empty() {
             return (vec![], "all have called it, but nothing moves".into());

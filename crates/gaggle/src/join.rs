@@ -9,7 +9,7 @@ use crate::{
 use gaggle_core::{Cause, Error, Group, Rank, SystemClock};
 use gaggle_engine::Engine;
 use gaggle_transport::{
-    auth::{Credentials, Secret},
+    auth::{Credentials, Secret, deadline_in},
     control::TcpControl,
     rendezvous::Rendezvous,
     store::{StoreClient, StoreConfig, StoreServer},
@@ -137,7 +137,7 @@ impl Drop for Job {
 }
 
 fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
-    let deadline = Instant::now() + config.timeout;
+    let deadline = deadline_in(config.timeout);
     let linger = config.timeout;
     let hosts = member.rank == Rank(0);
     // The file stays until all have met: its guard lives to the end of this function.

@@ -23,7 +23,7 @@ pub struct MixTerm<'a> {
 ///
 /// Delta form, for rows that sum to one: own + Σ wᵢ(xᵢ − own′), where own′ is `own` as the codec decodes it; `keep` is not used. A term equal to own′ adds nothing, so equal inputs come back bit for bit.
 /// Sum form: keep·own + Σ wᵢxᵢ; with a `keep` of 0 `own` is not read, a weight of 1 multiplies nothing.
-/// Source: theory.md §0, the numerics rule.
+/// The delta form does not add up the rounding of Σw ≠ 1, from which bias-corrected methods drift.
 ///
 /// # Panics
 /// On integers, if the codec does not apply to `dtype`, or if a length does not fit.

@@ -33,6 +33,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Longer ones stand for ever.
+const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The longest time between Ctrl-C and SIGKILL.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 /// How long to wait for the end of a stream after everybody in the process groups was killed: only a process that left its group can still hold one.
@@ -264,7 +267,7 @@ impl<'a> Flock<'a> {
             }
             if all_ended && self.phase == Phase::Working {
                 // Somebody in a rank's group lives on, or a line is on its way.
-                self.phase = Phase::Ending(Instant::now() + self.job.grace);
+                self.phase = Phase::Ending(Instant::now() + self.job.grace.min(LONGEST_GRACE));
             }
             match self.next_event() {
                 Some(Event::Ended(rank, how)) => self.on_end(rank, how),
@@ -343,7 +346,7 @@ impl<'a> Flock<'a> {
     /// Tells everybody to stop, and when patience ends.
     fn stop(&mut self, grace: Duration) {
         self.signal_all(Signal::TERM);
-        self.phase = Phase::Ending(Instant::now() + grace);
+        self.phase = Phase::Ending(Instant::now() + grace.min(LONGEST_GRACE));
     }
 
     fn kill(&mut self) {

@@ -192,6 +192,25 @@ fn an_absent_rank_is_named_by_all() {
 }
 
 #[test]
+fn who_blocks_on_another_lane_is_named_alone() {
+    LINK.local(3, &impatient(), |_, group| {
+        let me = group.rank();
+        let lane = Lane(if me == Rank(1) { 5 } else { 0 });
+        let op = Op::new(Kind::AllReduce(Reduce::Sum)).on(lane);
+        let e = group.run(&op, &mut vec![1.0f32; 30_000]).unwrap_err();
+        if me == Rank(1) {
+            assert_eq!(e.culprits(), [Rank(0), Rank(2)], "{e}");
+        } else {
+            assert_eq!(e.culprits(), [Rank(1)], "{e}");
+        }
+        let patient = Op::new(Kind::Barrier)
+            .on(Lane(8))
+            .within(Duration::from_secs(5));
+        group.run(&patient, &mut [0u8; 0]).unwrap();
+    });
+}
+
+#[test]
 fn a_late_rank_harms_nobody_and_the_group_goes_on() {
     let (tell, told) = mpsc::channel::<()>();
     let told = std::sync::Mutex::new(told);

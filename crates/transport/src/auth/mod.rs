@@ -256,7 +256,7 @@ fn name(rank: Rank) -> String {
 }
 
 /// When `timeout` from now is over; a year stands for ever.
-pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+pub fn deadline_in(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600))
 }
 

@@ -105,9 +105,8 @@ impl TcpControl {
         }
         #[cfg(unix)]
         let fd = {
-            use std::os::fd::{AsRawFd, BorrowedFd};
-            // SAFETY: `poll` owns the descriptor and outlives this borrow, which ends with the statement.
-            unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) }.try_clone_to_owned()?
+            use std::os::fd::AsFd;
+            poll.registry().as_fd().try_clone_to_owned()?
         };
         Ok(TcpControl {
             me,

@@ -22,7 +22,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// One transport per rank of a world within this process.
@@ -498,7 +498,7 @@ impl Transport for InprocTransport {
     }
 
     fn leave(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let deadline = crate::auth::deadline_in(limit);
         {
             let mut mine = self.home().state.lock();
             while mine.owed > 0 && mine.life == Life::Here {

@@ -420,7 +420,7 @@ impl Transport for TcpTransport {
     }
 
     fn leave(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
+        let deadline = crate::auth::deadline_in(limit);
         let mut io = self.io.lock();
         {
             let mut st = self.state.lock();
