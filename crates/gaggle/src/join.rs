@@ -27,7 +27,7 @@ use std::{
 /// Becomes a rank of the job that the environment describes.
 ///
 /// - Under `gaggle run`: `RANK`, `WORLD_SIZE`, `GAGGLE_STORE`, `GAGGLE_SECRET`, `GAGGLE_JOB`. The ranks meet in the launcher's store; when the launcher dies, this process ends.
-/// - Under torchrun and whatever sets its variables: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. Rank 0 serves the store on `GAGGLE_PORT`, by default `MASTER_PORT` + 1, since torchrun's agent listens on `MASTER_PORT` itself. On one host (`LOCAL_WORLD_SIZE` equals `WORLD_SIZE`, or `MASTER_ADDR` is loopback) the secret goes through a file that only this user can read; several hosts need the same `GAGGLE_SECRET` or `GAGGLE_SECRET_FILE` on all, or `GAGGLE_INSECURE=1`.
+/// - Under torchrun and whatever sets its variables: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. Rank 0 serves the store on `GAGGLE_PORT`, by default `MASTER_PORT` + 1, since torchrun's agent listens on `MASTER_PORT` itself. On one host (`LOCAL_WORLD_SIZE` equals `WORLD_SIZE`, or `MASTER_ADDR` is loopback) the secret goes through a file that only this user can read, and so does another port should the usual one be in use; several hosts need the same `GAGGLE_SECRET` or `GAGGLE_SECRET_FILE` on all, or `GAGGLE_INSECURE=1`.
 /// - With none of `RANK` and `WORLD_SIZE`: a world of one, and a line on standard error that says so.
 ///
 /// `GAGGLE_TIMEOUT`, in seconds, is the deadline of the meeting and of every operation that names none; 300 by default.
@@ -149,12 +149,7 @@ fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
             tracing::warn!("GAGGLE_INSECURE=1: whoever reaches the ports can join the job");
             Some(secret::known_to_all())
         }
-        SecretSource::Private(name) if hosts => {
-            let file = PrivateFile::create(secret::private_path(name))?;
-            let secret = file.secret.clone();
-            private = Some(file);
-            Some(secret)
-        }
+        SecretSource::Private(_) if hosts => Some(secret::random()?),
         SecretSource::Private(_) => None,
     };
     let host = match (&member.meeting, &given) {
@@ -174,8 +169,15 @@ fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
         }
         (secret, _) => {
             let secret = secret.ok_or_else(|| Error::internal("a job without a secret"))?;
+            // Where the others look for it, rank 0 says in its private file: there another port than the usual one will do.
+            let mut addr = member.meeting.addr();
+            if let (SecretSource::Private(name), Some(host)) = (&member.secret, &host) {
+                let port = host.addr().port();
+                let path = secret::private_path(name);
+                private = Some(PrivateFile::create(path, &secret, port)?);
+                addr = format!("127.0.0.1:{port}");
+            }
             let creds = credentials(member, secret);
-            let addr = member.meeting.addr();
             let store = StoreClient::connect(addr, &creds, member.rank, left(deadline))?;
             (store, creds)
         }
@@ -212,7 +214,14 @@ fn serve(
     secret: &Secret,
 ) -> Result<StoreServer, Error> {
     let listener = if one_host {
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        // MASTER_PORT + 1 is a guess, and a connection of the launcher's own may have it. The private file tells the others where to look instead.
+        let free = matches!(member.secret, SecretSource::Private(_))
+            && std::env::var_os("GAGGLE_PORT").is_none();
+        usual.or_else(|e| match e.kind() {
+            std::io::ErrorKind::AddrInUse if free => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)),
+            _ => Err(e),
+        })
     } else {
         // Peers may reach this host by any of its addresses, whatever MASTER_ADDR is called here.
         TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
@@ -247,10 +256,11 @@ fn find_store(
     const ATTEMPT: Duration = Duration::from_millis(500);
     loop {
         let why = match secret::read_private(path) {
-            Ok(secret) => {
+            Ok((secret, port)) => {
                 let creds = credentials(member, secret);
                 let limit = left(deadline).min(ATTEMPT);
-                match StoreClient::connect(member.meeting.addr(), &creds, member.rank, limit) {
+                let addr = format!("127.0.0.1:{port}");
+                match StoreClient::connect(addr, &creds, member.rank, limit) {
                     Ok(store) => return Ok((store, creds)),
                     Err(e) => e,
                 }

@@ -1,6 +1,6 @@
 //! The job's secret: given by the user, or made by rank 0 for the ranks of one host.
 //!
-//! A secret that rank 0 makes lies in a file that only its user can read, in `XDG_RUNTIME_DIR` or the directory for temporary files, and is removed once all ranks have met.
+//! A secret that rank 0 makes lies, with the port of its store, in a file that only its user can read, in `XDG_RUNTIME_DIR` or the directory for temporary files, and is removed once all ranks have met.
 //! A reader trusts only a regular file of its own user's that nobody else may read, so that in a directory that all users share nobody can slip another secret in.
 
 use gaggle_core::Error;
@@ -34,7 +34,6 @@ pub(crate) fn private_path(name: &str) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct PrivateFile {
     path: PathBuf,
-    pub secret: Secret,
 }
 
 impl Drop for PrivateFile {
@@ -45,12 +44,11 @@ impl Drop for PrivateFile {
 }
 
 impl PrivateFile {
-    /// Makes a secret and its file. What an earlier job that was killed has left there is replaced.
-    pub(crate) fn create(path: PathBuf) -> Result<PrivateFile, Error> {
-        let secret = Secret::random().map_err(|e| invalid(e.to_string()))?;
+    /// Leaves a secret and the port of the store that knows it. What an earlier job that was killed has left there is replaced.
+    pub(crate) fn create(path: PathBuf, secret: &Secret, port: u16) -> Result<PrivateFile, Error> {
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-            _ => write_private(&path, &secret.to_hex()),
+            _ => write_private(&path, &format!("{} {port}\n", secret.to_hex())),
         }
         .map_err(|e| {
             invalid(format!(
@@ -58,7 +56,7 @@ impl PrivateFile {
                 path.display()
             ))
         })?;
-        Ok(PrivateFile { path, secret })
+        Ok(PrivateFile { path })
     }
 }
 
@@ -79,9 +77,14 @@ fn write_private(_: &Path, _: &str) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// The secret in rank 0's file, or what is wrong with the file.
+/// A secret for the ranks of one host.
+pub(crate) fn random() -> Result<Secret, Error> {
+    Secret::random().map_err(|e| invalid(e.to_string()))
+}
+
+/// The secret in rank 0's file and the port of its store, or what is wrong with the file.
 #[cfg(unix)]
-pub(crate) fn read_private(path: &Path) -> Result<Secret, String> {
+pub(crate) fn read_private(path: &Path) -> Result<(Secret, u16), String> {
     use std::{io::Read, os::unix::fs::MetadataExt};
     let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
     let meta = file.metadata().map_err(|e| e.to_string())?;
@@ -92,14 +95,20 @@ pub(crate) fn read_private(path: &Path) -> Result<Secret, String> {
         return Err("it is not this user's alone".into());
     }
     let mut text = String::new();
-    file.take(65)
+    file.take(80)
         .read_to_string(&mut text)
         .map_err(|e| e.to_string())?;
-    Secret::from_hex(&text).map_err(|e| e.to_string())
+    // The line's end says that rank 0 has written all of it.
+    let whole = text
+        .strip_suffix('\n')
+        .and_then(|line| line.split_once(' '));
+    let (secret, port) = whole.ok_or("it is not complete")?;
+    let port = port.parse().map_err(|_| "its port is no number")?;
+    Ok((Secret::from_hex(secret).map_err(|e| e.to_string())?, port))
 }
 
 #[cfg(not(unix))]
-pub(crate) fn read_private(_: &Path) -> Result<Secret, String> {
+pub(crate) fn read_private(_: &Path) -> Result<(Secret, u16), String> {
     Err("private files are not supported on this system; set GAGGLE_SECRET".into())
 }
 
@@ -117,8 +126,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         fs::write(&path, "left by an earlier job").unwrap();
-        let file = PrivateFile::create(path.clone()).unwrap();
-        assert_eq!(read_private(&path).unwrap().to_hex(), file.secret.to_hex());
+        assert!(read_private(&path).is_err());
+        let secret = random().unwrap();
+        let file = PrivateFile::create(path.clone(), &secret, 4711).unwrap();
+        let (read, port) = read_private(&path).unwrap();
+        assert_eq!((read.to_hex(), port), (secret.to_hex(), 4711));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(
             read_private(&path).unwrap_err(),
