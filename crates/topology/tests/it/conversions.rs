@@ -92,7 +92,8 @@ fn periods() -> impl Strategy<Value = Vec<Array2<f64>>> {
 
 /// ‖A‖₂ by power iteration on AᵀA: slow and independent.
 fn norm2(a: &Array2<f64>) -> f64 {
-    let mut v = Array1::from_shape_fn(a.ncols(), |i| 1.0 + ((i * 37) % 11) as f64);
+    // Roots of different numbers are in no rational relation, so no eigenvector of a matrix of short decimals is orthogonal to the start, as one was to a start of whole numbers.
+    let mut v = Array1::from_shape_fn(a.ncols(), |i| ((i * i + i + 2) as f64).cbrt());
     let mut norm = 0.0;
     for _ in 0..20_000 {
         let next = a.t().dot(&a.dot(&v));
