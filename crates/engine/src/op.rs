@@ -425,53 +425,45 @@ impl OpState {
         kernels::mix(dtype, to, self.mix.keep, &terms, form, codec);
     }
 
-    /// Group ranks whose messages are still awaited, ascending.
-    pub(crate) fn awaited(&self) -> Vec<Rank> {
-        let mut ranks: Vec<Rank> = self
-            .program
-            .steps
-            .iter()
-            .zip(&self.phase)
-            .filter_map(|(step, phase)| match step.action {
-                Action::Recv { from, .. } if *phase != Phase::Over => Some(from),
-                _ => None,
-            })
+    /// Peers of the steps that are not over and that `peer` picks, as group ranks, ascending.
+    fn pending_peers(&self, peer: impl Fn(&Action) -> Option<Rank>) -> Vec<Rank> {
+        let steps = self.program.steps.iter().zip(&self.phase);
+        let mut ranks: Vec<Rank> = steps
+            .filter(|(_, phase)| **phase != Phase::Over)
+            .filter_map(|(step, _)| peer(&step.action))
             .collect();
         ranks.sort_unstable();
         ranks.dedup();
-        if ranks.is_empty() {
-            // Only sends are left: whoever does not take them is to blame.
-            ranks = self
-                .program
-                .steps
-                .iter()
-                .zip(&self.phase)
-                .filter_map(|(step, phase)| match step.action {
-                    Action::Send { to, .. } if *phase != Phase::Over => Some(to),
-                    _ => None,
-                })
-                .collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-        }
         ranks
+    }
+
+    /// Group ranks to which something is still to be sent, ascending.
+    fn unsent(&self) -> Vec<Rank> {
+        self.pending_peers(|action| match action {
+            Action::Send { to, .. } => Some(*to),
+            _ => None,
+        })
+    }
+
+    /// Group ranks whose messages are still awaited, ascending; where none are, those that do not take theirs.
+    pub(crate) fn awaited(&self) -> Vec<Rank> {
+        let ranks = self.pending_peers(|action| match action {
+            Action::Recv { from, .. } => Some(*from),
+            _ => None,
+        });
+        if ranks.is_empty() {
+            self.unsent()
+        } else {
+            ranks
+        }
     }
 
     /// Ranks of the job that have not been sent all that is theirs.
     pub(crate) fn unserved(&self) -> Vec<Rank> {
-        let mut ranks: Vec<Rank> = self
-            .program
-            .steps
-            .iter()
-            .zip(&self.phase)
-            .filter_map(|(step, phase)| match step.action {
-                Action::Send { to, .. } if *phase != Phase::Over => Some(self.world_rank(to)),
-                _ => None,
-            })
-            .collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+        self.unsent()
+            .into_iter()
+            .map(|r| self.world_rank(r))
+            .collect()
     }
 
     pub(crate) fn world_rank(&self, rank: Rank) -> Rank {

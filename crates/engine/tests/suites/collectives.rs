@@ -609,3 +609,25 @@ fn futures_complete_and_detached_work_goes_on() {
         group.barrier().unwrap();
     });
 }
+
+#[test]
+fn several_waiters_share_the_work_where_the_engine_has_no_thread() {
+    let mut threadless = config();
+    threadless.progress_thread = false;
+    LINK.local(3, &threadless, |_, group| {
+        std::thread::scope(|s| {
+            for lane in 1..=3u32 {
+                let group = &group;
+                s.spawn(move || {
+                    for i in 0..200 {
+                        let mut x = [f64::from(lane * i); 3];
+                        let op = Op::new(Kind::AllReduce(Reduce::Sum)).on(Lane(lane));
+                        group.run(&op, &mut x).unwrap();
+                        assert_eq!(x, [3.0 * f64::from(lane * i); 3]);
+                    }
+                });
+            }
+        });
+        group.barrier().unwrap();
+    });
+}
