@@ -29,6 +29,7 @@ fn all_reduce(criterion: &mut Criterion) {
                 slice: 1 << 16,
                 codec: Codec::None,
                 widen: false,
+                ..Request::default()
             };
             suite.bench_function(format!("{algorithm:?}, {world} ranks"), |bencher| {
                 bencher.iter(|| plan(black_box(&request)).is_ok());

@@ -99,7 +99,7 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
     for len in lengths(world) {
         for reduce in Reduce::ALL
             .into_iter()
-            .filter(|r| r.is_defined_on(T::DTYPE))
+            .filter(|r| r.is_defined_on(T::DTYPE) && *r != Reduce::User)
         {
             for algorithm in ALL_REDUCE {
                 let op = Op::new(Kind::AllReduce(reduce)).by(algorithm);
@@ -289,6 +289,7 @@ fn counted<T: Number>(
         slice: 1 << 16,
         codec: op.codec,
         widen: dtype.accumulator() != dtype,
+        ..Request::default()
     };
     let cost = Cost::of(&plan(&request)?, dtype).ok_or("a codec that does not apply")?;
     let before: LinkStats = group.stats();

@@ -59,6 +59,7 @@ impl Promise {
     ///     slice: 7,
     ///     codec: Codec::None,
     ///     widen: false,
+    ///     ..Request::default()
     /// });
     /// let plans: Vec<_> = promise.requests().iter().map(plan).collect::<Result<_, _>>()?;
     /// check(&plans, &promise)?;

@@ -52,6 +52,7 @@ impl Cost {
     ///     slice: 100,
     ///     codec: Codec::None,
     ///     widen: false,
+    ///     ..Request::default()
     /// };
     /// let cost = Cost::of(&plan(&request)?, DType::F32).expect("plain messages");
     /// assert_eq!((cost.rounds, cost.bytes_sent), (6, 6000));
@@ -113,7 +114,7 @@ impl fmt::Display for Cost {
 /// Bytes of one element on the wire.
 fn wire_size(dtype: DType, wire: Buf, codec: Codec) -> Option<u64> {
     let elements = match wire {
-        Buf::User => dtype,
+        Buf::User | Buf::Input => dtype,
         Buf::Scratch => dtype.accumulator(),
     };
     Some(codec.wire_type(elements)?.size() as u64)
@@ -133,6 +134,7 @@ fn rounds(plan: &Plan) -> u64 {
         (_, Algorithm::Direct) => 2 * u64::from(p > 1),
         (_, Algorithm::Binomial | Algorithm::Dissemination) => log,
         (_, Algorithm::Neighbour) => 1,
+        _ => 0,
     }
 }
 
@@ -162,12 +164,14 @@ pub fn bytes_sent(req: &Request, dtype: DType) -> Option<u64> {
                 (req.len - owned) * partial + (req.len - not_sent) * plain
             }
         },
-        Call::Broadcast { root } => {
-            u64::from(binomial::n_children_of(req.rank, *root, req.world)) * req.len * plain
-        }
+        Call::Broadcast {
+            root,
+            algorithm: Algorithm::Binomial,
+        } => u64::from(binomial::n_children_of(req.rank, *root, req.world)) * req.len * plain,
         Call::AllGather { .. } => others * req.len * plain,
         Call::Barrier => 0,
         Call::Mix { to, .. } => to.len() as u64 * req.len * plain,
+        _ => return None,
     })
 }
 

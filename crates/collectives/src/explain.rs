@@ -1,7 +1,7 @@
 //! Plans in words: one line per step, for people and for messages about faults.
 
 use crate::cost::Cost;
-use crate::plan::{Action, Arrive, Buf, Plan, Slot, Step};
+use crate::plan::{Action, Arrive, Buf, Plan, Slot, Span, Step};
 use gaggle_core::{Codec, DType, Form};
 use std::fmt::{self, Write};
 
@@ -9,16 +9,17 @@ use std::fmt::{self, Write};
 ///
 /// ```
 /// use gaggle_collectives::{Call, Request, explain, plan};
-/// use gaggle_core::{Codec, DType, Rank};
+/// use gaggle_core::{Algorithm, Codec, DType, Rank};
 ///
 /// let request = Request {
-///     call: Call::Broadcast { root: Rank(0) },
+///     call: Call::Broadcast { root: Rank(0) , algorithm: Algorithm::Binomial },
 ///     rank: Rank(1),
 ///     world: 2,
 ///     len: 3,
 ///     slice: 2,
 ///     codec: Codec::None,
 ///     widen: false,
+///     ..Request::default()
 /// };
 /// let text = "\
 /// broadcast by binomial, rank 1 of 2: 3 elements
@@ -60,7 +61,7 @@ struct As(Codec, Buf);
 impl fmt::Display for As {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
-            (Codec::None, Buf::User) => Ok(()),
+            (Codec::None, Buf::User | Buf::Input) => Ok(()),
             (Codec::None, Buf::Scratch) => f.write_str(" in the accumulator type"),
             (codec, _) => write!(f, " in {codec}"),
         }
@@ -116,6 +117,32 @@ impl fmt::Display for Action {
                     write!(f, "{}", Weight("·", operand.slot))?;
                 }
                 write!(f, "{}", Weight(", sum to ", *sum))
+            }
+            Action::Compensate {
+                span,
+                residual,
+                codec,
+                unless_zero,
+            } => write!(
+                f,
+                "compensate {span} by residual[{residual}..{}] for {codec}{}",
+                residual + span.len,
+                Weight(" unless zero is ", *unless_zero)
+            ),
+            Action::Arrive { phase } => write!(f, "arrive at phase {phase}"),
+            Action::AwaitAll { phase } => write!(f, "await all at phase {phase}"),
+            Action::GroupFold { from, at, len, sum } => write!(
+                f,
+                "group fold {} of all into user of all{}",
+                Span {
+                    buf: *from,
+                    at: *at,
+                    len: *len
+                },
+                Weight(", sum to ", *sum)
+            ),
+            Action::GroupCopy { from, src, dst } => {
+                write!(f, "group copy {from}'s {src} to {dst}")
             }
             Action::Weigh { span, slot } => write!(f, "weigh {span} by w{slot}"),
             Action::Divide { span, slot } => write!(f, "divide {span} by w{slot}"),

@@ -176,7 +176,10 @@ fn spans(action: &mut Action) -> Vec<&mut Span> {
         | Action::Recv { dst: span, .. }
         | Action::Weigh { span, .. }
         | Action::Divide { span, .. }
-        | Action::Recode { span, .. } => vec![span],
+        | Action::Recode { span, .. }
+        | Action::Compensate { span, .. }
+        | Action::GroupCopy { dst: span, .. } => vec![span],
+        Action::Arrive { .. } | Action::AwaitAll { .. } | Action::GroupFold { .. } => vec![],
         Action::Copy { src, dst, .. } => vec![src, dst],
         Action::Fold { dst, operands, .. } => {
             let operands = operands.iter_mut().map(|o| &mut o.span);

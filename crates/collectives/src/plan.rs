@@ -3,14 +3,16 @@
 //! A [`Plan`] is one rank's part of a collective. It holds no pointer, address or status; it can be printed, compared, cached, costed, checked for all ranks together, simulated and executed.
 //! Steps are generated on demand from their index ([`Steps`]), so that a plan for thousands of ranks is not a list of millions of entries.
 
-use gaggle_core::{Algorithm, Codec, Form, OpKind, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, OpKind, Rank, Reduce};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
 
 /// Which memory of the rank.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Buf {
-    /// The caller's buffer, in the operation's element type.
+    /// What the caller gives to be read, in the operation's element type. No step writes it; empty for operations in place.
+    Input,
+    /// The caller's buffer that is written, in the operation's element type. In place it holds the contribution at the start; out of place its content is unspecified then.
     User,
     /// Room that the plan asks for, in the accumulator type ([`DType::accumulator`](gaggle_core::DType::accumulator)). Its content is unspecified at the start.
     Scratch,
@@ -28,6 +30,15 @@ pub struct Span {
 }
 
 impl Span {
+    /// Elements of the caller's input.
+    pub const fn input(at: u64, len: u64) -> Span {
+        Span {
+            buf: Buf::Input,
+            at,
+            len,
+        }
+    }
+
     /// Elements of the caller's buffer.
     pub const fn user(at: u64, len: u64) -> Span {
         Span {
@@ -60,6 +71,7 @@ impl Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let buf = match self.buf {
+            Buf::Input => "input",
             Buf::User => "user",
             Buf::Scratch => "scratch",
         };
@@ -188,6 +200,51 @@ pub enum Action {
         /// What the messages were written with.
         codec: Codec,
     },
+    /// Error feedback before a lossy message leaves (Seide et al. 2014, Karimireddy et al. 2019): x ← span + residual; span ← what the codec makes of x; residual ← x − span.
+    ///
+    /// The residual is the tensor's, as long as the caller's buffer, and kept between operations: elements `residual..residual+span.len` of it. With a slot: only where its weight is not 0. A residual that is not finite becomes 0.
+    Compensate {
+        /// What leaves.
+        span: Span,
+        /// First element of the residual.
+        residual: u64,
+        /// What it will be written with.
+        codec: Codec,
+        /// Guard, for means.
+        unless_zero: Option<Slot>,
+    },
+    /// Tells all members that share memory with this rank that it has come to `phase`: what it wrote before may be read by those who wait for it. Phases count from 0; each rank arrives at each once.
+    Arrive {
+        /// Which.
+        phase: u32,
+    },
+    /// Waits until all members have arrived at `phase`.
+    AwaitAll {
+        /// Which.
+        phase: u32,
+    },
+    /// The fused step over memory that all members have mapped: reads elements `at..at+len` of every member's `from` buffer, folds them in rank order in a wider type, rounds once, and writes the result to the same place in every member's `User` buffer.
+    ///
+    /// In a mean every member's weight has come with its arrival; `sum` receives Σw; where that is 0 nothing is written.
+    GroupFold {
+        /// `Input` or `User`.
+        from: Buf,
+        /// First element.
+        at: u64,
+        /// Number of elements.
+        len: u64,
+        /// The slot for Σw, for means.
+        sum: Option<Slot>,
+    },
+    /// Reads elements of a member's mapped buffer into this rank's own.
+    GroupCopy {
+        /// Whose.
+        from: Rank,
+        /// Of theirs.
+        src: Span,
+        /// Of this rank's.
+        dst: Span,
+    },
 }
 
 /// A step: what to do, once the steps `after` (earlier indices of this rank) are over.
@@ -220,6 +277,34 @@ impl Steps for Vec<Step> {
     }
 }
 
+/// A copy, and then a plan's steps, numbered on by one.
+#[derive(Debug)]
+struct Prefixed {
+    copy: Action,
+    steps: Arc<dyn Steps>,
+}
+
+impl Steps for Prefixed {
+    fn n_steps(&self) -> u32 {
+        self.steps.n_steps() + 1
+    }
+    fn step(&self, idx: u32) -> Step {
+        let Some(inner) = idx.checked_sub(1) else {
+            return Step {
+                action: self.copy.clone(),
+                after: SmallVec::new(),
+            };
+        };
+        let Step { action, after } = self.steps.step(inner);
+        let after = if after.is_empty() {
+            smallvec::smallvec![0]
+        } else {
+            after.iter().map(|before| before + 1).collect()
+        };
+        Step { action, after }
+    }
+}
+
 /// One rank's part of a collective.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -233,7 +318,9 @@ pub struct Plan {
     pub rank: Rank,
     /// Number of members.
     pub world: u32,
-    /// Elements in the caller's buffer.
+    /// Elements in the caller's input; 0 in place.
+    pub input_len: u64,
+    /// Elements in the caller's buffer that is written.
     pub user_len: u64,
     /// Elements of scratch, in the accumulator type.
     pub scratch_len: u64,
@@ -259,14 +346,33 @@ impl Plan {
         self.steps.step(idx)
     }
 
+    /// The same, once `len` elements of the input have been copied to `at` of the caller's buffer.
+    pub(crate) fn after_copy(mut self, copy: Option<(u64, u64)>) -> Plan {
+        if let Some((len, at)) = copy {
+            self.input_len = len;
+            if len > 0 {
+                let copy = Action::Copy {
+                    src: Span::input(0, len),
+                    dst: Span::user(at, len),
+                    unless_zero: None,
+                };
+                self.steps = Arc::new(Prefixed {
+                    copy,
+                    steps: self.steps,
+                });
+            }
+        }
+        self
+    }
+
     /// All steps in order.
     pub fn iter(&self) -> impl Iterator<Item = Step> + '_ {
         (0..self.n_steps()).map(|i| self.step(i))
     }
 }
 
-/// What is to be planned. Pure values that are the same on every rank, except `rank` and the neighbours.
-#[derive(Clone, Debug, PartialEq)]
+/// What is to be planned. Pure values that are the same on every rank, except `rank`, the neighbours and what a rank sends to or receives from single others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What.
     pub call: Call,
@@ -274,7 +380,7 @@ pub struct Request {
     pub rank: Rank,
     /// Number of members.
     pub world: u32,
-    /// Elements per rank: the whole buffer, but for all-gather one rank's part (`user_len` is then world times that).
+    /// Elements per rank: of the whole buffer; of one rank's part for gather, scatter, all-gather, reduce-scatter and all-to-all with equal counts. Ignored where counts are given.
     pub len: u64,
     /// Longest message in elements; at least 1.
     pub slice: u64,
@@ -282,25 +388,111 @@ pub struct Request {
     pub codec: Codec,
     /// Whether partial results are kept in a wider type than the caller's (16-bit floats): then plans that keep partials in the user buffer work in scratch instead.
     pub widen: bool,
+    /// Whether the contribution is read from [`Buf::Input`].
+    pub out_of_place: bool,
+    /// Whether what the codec loses is kept and added the next time.
+    pub feedback: bool,
+    /// Children per inner node of a k-nomial tree, plus 1; at least 2.
+    pub radix: u32,
+    /// Each member's host, as any number; `None`: all on hosts of their own. For two-level plans.
+    pub hosts: Option<Arc<[u32]>>,
 }
 
-/// The operations that can be planned.
+impl Request {
+    /// Radix of k-nomial trees where nothing else is said.
+    pub const RADIX: u32 = 4;
+
+    /// In place, in one slice, plain.
+    pub fn new(call: Call, rank: Rank, world: u32, len: u64) -> Request {
+        Request {
+            call,
+            rank,
+            world,
+            len,
+            slice: u64::MAX,
+            codec: Codec::None,
+            widen: false,
+            out_of_place: false,
+            feedback: false,
+            radix: Self::RADIX,
+            hosts: None,
+        }
+    }
+}
+
+/// A barrier of one rank: what fields that a test does not care about are taken from.
+impl Default for Request {
+    fn default() -> Request {
+        Request::new(Call::Barrier, Rank(0), 1, 0)
+    }
+}
+
+/// The operations that can be planned. Counts are `Equal` or `Known`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// By `Ring`, `RecursiveDoubling` or `Direct`.
+    /// By `Ring`, `RecursiveDoubling`, `HalvingDoubling`, `Direct`, `DoubleTree`, `Binomial` or `Knomial` (to rank 0 and back), two levels or `Fused`.
     AllReduce {
         /// Combination.
         reduce: Reduce,
         /// How.
         algorithm: Algorithm,
     },
-    /// Binomial tree.
+    /// By `Direct`, `Binomial`, `Knomial`, `HalvingDoubling`, `DoubleTree` or two levels.
+    Reduce {
+        /// Combination.
+        reduce: Reduce,
+        /// Who ends with the result.
+        root: Rank,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// By `Binomial`, `Knomial`, `DoubleTree`, `Pipelined`, `Direct`, two levels or `Fused`.
     Broadcast {
         /// Whose value.
         root: Rank,
+        /// How.
+        algorithm: Algorithm,
     },
-    /// By `Ring` or `Direct`.
+    /// By `Direct` or `Binomial`.
+    Gather {
+        /// Who ends with all parts.
+        root: Rank,
+        /// How long the parts are.
+        counts: Counts,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// By `Direct` or `Binomial`.
+    Scatter {
+        /// Whose parts.
+        root: Rank,
+        /// How long the parts are.
+        counts: Counts,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// By `Ring`, `Direct`, `RecursiveDoubling`, `Bruck`, two levels or `Fused`.
     AllGather {
+        /// How long the parts are.
+        counts: Counts,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// By `Direct`, `Ring`, `HalvingDoubling`, two levels or `Fused`.
+    ReduceScatter {
+        /// Combination.
+        reduce: Reduce,
+        /// How long the parts are.
+        counts: Counts,
+        /// How.
+        algorithm: Algorithm,
+    },
+    /// By `Direct`, or with equal counts `Bruck`.
+    AllToAll {
+        /// How many elements go to each.
+        send: Counts,
+        /// How many come from each.
+        recv: Counts,
         /// How.
         algorithm: Algorithm,
     },
@@ -317,6 +509,87 @@ pub enum Call {
         /// The arithmetic.
         form: Form,
     },
+    /// One exchange with neighbours, side by side: `len` elements go to each of `to`.
+    NeighbourGather {
+        /// In-neighbours, in the order of the output.
+        from: Vec<Rank>,
+        /// Out-neighbours.
+        to: Vec<Rank>,
+        /// How many elements come from each of `from`.
+        counts: Counts,
+    },
+    /// Reduce-scatter inside the machine, all links between machines, all-gather inside.
+    HierarchicalMix {
+        /// The members by machine, all equally many.
+        machines: Arc<[Vec<Rank>]>,
+        /// In-neighbours of this rank's machine, as machine numbers.
+        from: Vec<u32>,
+        /// Out-neighbours of this rank's machine.
+        to: Vec<u32>,
+        /// As for `Mix`.
+        scaled: bool,
+        /// The arithmetic between machines.
+        form: Form,
+    },
+    /// The sender's side of a message.
+    Send {
+        /// The receiver.
+        to: Rank,
+    },
+    /// The receiver's side of a message.
+    Recv {
+        /// The sender.
+        from: Rank,
+    },
+}
+
+impl Call {
+    /// Its kind in a descriptor.
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Call::AllReduce { .. } => OpKind::AllReduce,
+            Call::Reduce { .. } => OpKind::Reduce,
+            Call::Broadcast { .. } => OpKind::Broadcast,
+            Call::Gather { .. } => OpKind::Gather,
+            Call::Scatter { .. } => OpKind::Scatter,
+            Call::AllGather { .. } => OpKind::AllGather,
+            Call::ReduceScatter { .. } => OpKind::ReduceScatter,
+            Call::AllToAll { .. } => OpKind::AllToAll,
+            Call::Barrier => OpKind::Barrier,
+            Call::Mix { .. } => OpKind::Mix,
+            Call::NeighbourGather { .. } => OpKind::NeighbourGather,
+            Call::HierarchicalMix { .. } => OpKind::HierarchicalMix,
+            Call::Send { .. } | Call::Recv { .. } => OpKind::Message,
+        }
+    }
+
+    /// Which algorithm it names; the only one where there is no choice.
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Call::AllReduce { algorithm, .. }
+            | Call::Reduce { algorithm, .. }
+            | Call::Broadcast { algorithm, .. }
+            | Call::Gather { algorithm, .. }
+            | Call::Scatter { algorithm, .. }
+            | Call::AllGather { algorithm, .. }
+            | Call::ReduceScatter { algorithm, .. }
+            | Call::AllToAll { algorithm, .. } => *algorithm,
+            Call::Barrier => Algorithm::Dissemination,
+            Call::Mix { .. } | Call::NeighbourGather { .. } => Algorithm::Neighbour,
+            Call::HierarchicalMix { .. } => Algorithm::Hierarchical,
+            Call::Send { .. } | Call::Recv { .. } => Algorithm::Direct,
+        }
+    }
+
+    /// How contributions are combined; `Sum` where they are not.
+    pub fn reduce(&self) -> Reduce {
+        match self {
+            Call::AllReduce { reduce, .. }
+            | Call::Reduce { reduce, .. }
+            | Call::ReduceScatter { reduce, .. } => *reduce,
+            _ => Reduce::Sum,
+        }
+    }
 }
 
 /// Why there is no such plan. The caller's mistake; nothing has happened.
@@ -342,6 +615,22 @@ pub enum PlanError {
         algorithm: Algorithm,
         /// What was asked for.
         codec: Codec,
+    },
+    /// Two lists of different lengths, or a sum that is no number.
+    #[error("{field}: {what}")]
+    BadCounts {
+        /// Which field of the request.
+        field: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// The combination has no plan; the text says why and what has.
+    #[error("{kind} {what}")]
+    Unsupported {
+        /// The operation.
+        kind: &'static str,
+        /// Why.
+        what: String,
     },
     /// The operation has no form with this codec.
     #[error("{kind} has no plan with codec {codec}; all_reduce by direct and mix have")]

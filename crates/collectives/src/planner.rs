@@ -24,20 +24,24 @@ use gaggle_core::{Algorithm, Codec, Rank, Reduce};
 ///     slice: 1000,
 ///     codec: Codec::None,
 ///     widen: false,
+///     ..Request::default()
 /// };
 /// assert_eq!(plan(&request)?.n_steps(), 12);
 /// # Ok::<(), gaggle_collectives::PlanError>(())
 /// ```
 pub fn plan(req: &Request) -> Result<Plan, PlanError> {
     check_numbers(req)?;
+    if req.out_of_place {
+        return copied_in(req);
+    }
     match &req.call {
         Call::AllReduce { reduce, algorithm } => plan_all_reduce(req, *reduce, *algorithm),
-        Call::Broadcast { root } => {
+        Call::Broadcast { root, .. } => {
             check_rank("root", *root, req.world)?;
             refuse_codec(req, "broadcast")?;
             binomial::plan_broadcast(req, *root)
         }
-        Call::AllGather { algorithm } => match algorithm {
+        Call::AllGather { algorithm, .. } => match algorithm {
             Algorithm::Ring | Algorithm::Direct => {
                 refuse_codec(req, "all_gather")?;
                 gather::plan_all_gather(req, *algorithm)
@@ -66,6 +70,10 @@ pub fn plan(req: &Request) -> Result<Plan, PlanError> {
                 form: *form,
             },
         ),
+        other => Err(PlanError::Unsupported {
+            kind: other.kind().name(),
+            what: "has no plan".into(),
+        }),
     }
 }
 
@@ -88,18 +96,31 @@ fn plan_all_reduce(req: &Request, reduce: Reduce, algorithm: Algorithm) -> Resul
             recursive_doubling::plan_recursive_doubling(req, reduce)
         }
         Algorithm::Direct => direct::plan_direct_allreduce(req, reduce),
-        Algorithm::Binomial | Algorithm::Dissemination | Algorithm::Neighbour => {
-            Err(PlanError::NoSuchAlgorithm {
-                kind: "all_reduce",
-                algorithm,
-                available: vec![
-                    Algorithm::Ring.name(),
-                    Algorithm::RecursiveDoubling.name(),
-                    Algorithm::Direct.name(),
-                ],
-            })
-        }
+        _ => Err(PlanError::NoSuchAlgorithm {
+            kind: "all_reduce",
+            algorithm,
+            available: vec![
+                Algorithm::Ring.name(),
+                Algorithm::RecursiveDoubling.name(),
+                Algorithm::Direct.name(),
+            ],
+        }),
     }
+}
+
+/// Out of place: the contribution is copied to where the operation in place expects it.
+fn copied_in(req: &Request) -> Result<Plan, PlanError> {
+    let inner = plan(&Request {
+        out_of_place: false,
+        ..req.clone()
+    })?;
+    let copy = match &req.call {
+        Call::AllReduce { .. } | Call::Mix { .. } => Some((req.len, 0)),
+        Call::Broadcast { root, .. } => (*root == req.rank).then_some((req.len, 0)),
+        Call::AllGather { .. } => Some((req.len, u64::from(req.rank.0) * req.len)),
+        _ => None,
+    };
+    Ok(inner.after_copy(copy))
 }
 
 fn check_numbers(req: &Request) -> Result<(), PlanError> {

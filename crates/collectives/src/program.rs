@@ -151,6 +151,7 @@ impl Outline {
             reduce: self.reduce,
             rank: req.rank,
             world: req.world,
+            input_len: 0,
             user_len: self.user_len,
             scratch_len: self.scratch_len,
             n_slots,

@@ -1,6 +1,9 @@
 //! The seam of communicators: collectives over a group, blocking and asynchronous, on erased memory.
 
-use crate::{Codec, Descriptor, Error, LinkStats, OpKind, Rank, Reduce, Region, Round, ViewMut};
+use crate::{
+    Borrowed, Codec, Descriptor, Error, LinkStats, OpKind, Owned, Rank, Reduce, Region, Round,
+    UserReduction, descriptor::stable_hash,
+};
 use std::{
     fmt,
     sync::Arc,
@@ -24,17 +27,59 @@ pub enum Algorithm {
     Dissemination = 4,
     /// One exchange with the round's neighbours.
     Neighbour = 5,
+    /// Vector halving with distance doubling, then the way back (Rabenseifner 2004): 2⌈log₂P⌉ rounds, 2S(P−1)/P bytes; two rounds and S bytes more where P is no power of two.
+    HalvingDoubling = 6,
+    /// A tree of the group's radix k from the root: ⌈logₖP⌉ levels, k−1 messages per level.
+    Knomial = 7,
+    /// Two binary trees, each for one half of the vector, in which every rank is inner node of at most one (Sanders, Speck and Träff 2009): about 2·log₂P rounds of slices, at most 2S bytes sent per rank.
+    DoubleTree = 8,
+    /// Blocks at doubling distance (Bruck et al. 1997): ⌈log₂P⌉ rounds.
+    Bruck = 9,
+    /// Slices down a chain from the root: P−2 rounds more than there are slices, S bytes per rank.
+    Pipelined = 10,
+    /// Reduce-scatter inside each machine, all links between machines, all-gather inside.
+    Hierarchical = 11,
+    /// Inside each host to and from one rank or all of them, between hosts by ring.
+    TwoLevelRing = 12,
+    /// Between hosts by recursive doubling.
+    TwoLevelRecursiveDoubling = 13,
+    /// Between hosts directly.
+    TwoLevelDirect = 14,
+    /// Between hosts by halving and doubling.
+    TwoLevelHalvingDoubling = 15,
+    /// Between hosts along two trees.
+    TwoLevelDoubleTree = 16,
+    /// Between hosts along a binomial tree.
+    TwoLevelBinomial = 17,
+    /// Between hosts down a chain.
+    TwoLevelPipelined = 18,
+    /// One pass over memory that all ranks have mapped.
+    Fused = 19,
 }
 
 impl Algorithm {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 20] = [
         Algorithm::Ring,
         Algorithm::RecursiveDoubling,
         Algorithm::Direct,
         Algorithm::Binomial,
         Algorithm::Dissemination,
         Algorithm::Neighbour,
+        Algorithm::HalvingDoubling,
+        Algorithm::Knomial,
+        Algorithm::DoubleTree,
+        Algorithm::Bruck,
+        Algorithm::Pipelined,
+        Algorithm::Hierarchical,
+        Algorithm::TwoLevelRing,
+        Algorithm::TwoLevelRecursiveDoubling,
+        Algorithm::TwoLevelDirect,
+        Algorithm::TwoLevelHalvingDoubling,
+        Algorithm::TwoLevelDoubleTree,
+        Algorithm::TwoLevelBinomial,
+        Algorithm::TwoLevelPipelined,
+        Algorithm::Fused,
     ];
 
     /// The algorithm with number `n`, as sent in a descriptor.
@@ -51,6 +96,34 @@ impl Algorithm {
             Algorithm::Binomial => "binomial",
             Algorithm::Dissemination => "dissemination",
             Algorithm::Neighbour => "neighbour",
+            Algorithm::HalvingDoubling => "halving_doubling",
+            Algorithm::Knomial => "knomial",
+            Algorithm::DoubleTree => "double_tree",
+            Algorithm::Bruck => "bruck",
+            Algorithm::Pipelined => "pipelined",
+            Algorithm::Hierarchical => "hierarchical",
+            Algorithm::TwoLevelRing => "two_level_ring",
+            Algorithm::TwoLevelRecursiveDoubling => "two_level_recursive_doubling",
+            Algorithm::TwoLevelDirect => "two_level_direct",
+            Algorithm::TwoLevelHalvingDoubling => "two_level_halving_doubling",
+            Algorithm::TwoLevelDoubleTree => "two_level_double_tree",
+            Algorithm::TwoLevelBinomial => "two_level_binomial",
+            Algorithm::TwoLevelPipelined => "two_level_pipelined",
+            Algorithm::Fused => "fused",
+        }
+    }
+
+    /// How a two-level algorithm goes between hosts.
+    pub const fn between_hosts(self) -> Option<Algorithm> {
+        match self {
+            Algorithm::TwoLevelRing => Some(Algorithm::Ring),
+            Algorithm::TwoLevelRecursiveDoubling => Some(Algorithm::RecursiveDoubling),
+            Algorithm::TwoLevelDirect => Some(Algorithm::Direct),
+            Algorithm::TwoLevelHalvingDoubling => Some(Algorithm::HalvingDoubling),
+            Algorithm::TwoLevelDoubleTree => Some(Algorithm::DoubleTree),
+            Algorithm::TwoLevelBinomial => Some(Algorithm::Binomial),
+            Algorithm::TwoLevelPipelined => Some(Algorithm::Pipelined),
+            _ => None,
         }
     }
 }
@@ -58,6 +131,21 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// The algorithm with that name: `ring`, `two_level_ring`.
+impl std::str::FromStr for Algorithm {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Algorithm, String> {
+        let found = Self::ALL.iter().find(|a| a.name() == s);
+        found.copied().ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|a| a.name()).collect();
+            format!(
+                "no algorithm is called '{s}'; there are {}",
+                known.join(", ")
+            )
+        })
     }
 }
 
@@ -109,27 +197,130 @@ impl Default for Weight {
     }
 }
 
-/// What is asked for.
+/// How many elements each rank has a part of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Counts {
+    /// As many on every rank; the buffers' lengths say how many.
+    #[default]
+    Equal,
+    /// These, in rank order (of neighbours: in the order of the round).
+    Known(Arc<[u64]>),
+    /// The ranks tell each other first, in an operation of its own; the engine makes the output. Asynchronous operations only ([`Communicator::start`], with an empty `io` of the right type).
+    Discover,
+}
+
+impl Counts {
+    /// These counts.
+    pub fn known(counts: &[u64]) -> Counts {
+        Counts::Known(counts.into())
+    }
+
+    /// What a descriptor says of them; 0 where they are equal or unknown.
+    pub fn hash(&self) -> u64 {
+        match self {
+            Counts::Known(counts) => {
+                let bytes: Vec<u8> = counts.iter().flat_map(|n| n.to_le_bytes()).collect();
+                stable_hash(&[b"counts", &bytes]).max(1)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// What is asked for. P is the number of members.
+///
+/// `io` is what is written; out of place `input` is what is read, and never modified. In place, `io` is both.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// io: n elements, in place.
+    /// io: n elements; input: as long.
     AllReduce(Reduce),
-    /// io: n elements; the root's are everybody's afterwards.
+    /// io: n elements on the root (elsewhere, out of place, empty or n, and never written); input: n elements.
+    Reduce {
+        /// How contributions are combined.
+        reduce: Reduce,
+        /// Number in the group.
+        root: Rank,
+    },
+    /// io: n elements; the root's are everybody's afterwards. Out of place the root's input is copied; others give an input of n elements or none.
     Broadcast {
         /// Number in the group.
         root: Rank,
     },
-    /// io: P·n elements; this rank's contribution at `rank·n..`, everybody's in rank order afterwards.
-    AllGather,
+    /// Out of place: input: this rank's part; io on the root: all parts in rank order, elsewhere empty.
+    /// In place: io on the root: all parts, its own already there; elsewhere: the part.
+    Gather {
+        /// Number in the group.
+        root: Rank,
+        /// How long the parts are.
+        counts: Counts,
+    },
+    /// Out of place: input on the root: all parts in rank order, elsewhere empty; io: this rank's part.
+    /// In place: io on the root: all parts, its own stays where it is; elsewhere: the part.
+    Scatter {
+        /// Number in the group.
+        root: Rank,
+        /// How long the parts are; the same list on every rank.
+        counts: Counts,
+    },
+    /// io: all parts in rank order; input: this rank's part, which in place is already there.
+    AllGather(Counts),
+    /// Out of place: input: all parts, n elements; io: this rank's part of the result. In place: io: n elements, of which this rank's part is the result afterwards; the others are as before.
+    ReduceScatter {
+        /// How contributions are combined.
+        reduce: Reduce,
+        /// How long the parts are.
+        counts: Counts,
+    },
+    /// input: one part for each rank, in rank order; io: one part from each, in rank order. In place only with equal counts.
+    AllToAll {
+        /// How many elements this rank sends to each.
+        send: Counts,
+        /// How many elements come from each.
+        recv: Counts,
+    },
     /// io: empty.
     Barrier,
-    /// io: n float elements, in place: the average with this round's neighbours.
+    /// io: n float elements: the average with this round's neighbours; input: as long.
     Mix {
         /// Who and with what weight.
         round: Round,
         /// The round's number: identity on the lane, larger than any earlier one there.
         t: u64,
+    },
+    /// Out of place: input: this rank's part; io: the parts of `from`, in that order.
+    NeighbourGather {
+        /// In-neighbours.
+        from: Arc<[Rank]>,
+        /// Out-neighbours.
+        to: Arc<[Rank]>,
+        /// How many elements come from each of `from`.
+        counts: Counts,
+        /// As for `Mix`.
+        t: u64,
+    },
+    /// io: n float elements: the average of the machines' means; every rank of a machine ends with the machine's value; input: as long.
+    HierarchicalMix {
+        /// The members by machine: every member in exactly one, all machines equally many.
+        machines: Arc<[Vec<Rank>]>,
+        /// Which machines and with what weight: `Rank(m)` is machine m.
+        round: Round,
+        /// As for `Mix`.
+        t: u64,
+    },
+    /// io: n elements, which are sent and not changed; out of place: input: the same, io: empty.
+    Send {
+        /// Number in the group; not this rank.
+        to: Rank,
+        /// Messages of one tag from one rank to another arrive in the order sent.
+        tag: u32,
+    },
+    /// io: n elements, which are received.
+    Recv {
+        /// Number in the group; not this rank.
+        from: Rank,
+        /// As the sender's.
+        tag: u32,
     },
 }
 
@@ -138,12 +329,91 @@ impl Kind {
     pub fn op_kind(&self) -> OpKind {
         match self {
             Kind::AllReduce(_) => OpKind::AllReduce,
+            Kind::Reduce { .. } => OpKind::Reduce,
             Kind::Broadcast { .. } => OpKind::Broadcast,
-            Kind::AllGather => OpKind::AllGather,
+            Kind::Gather { .. } => OpKind::Gather,
+            Kind::Scatter { .. } => OpKind::Scatter,
+            Kind::AllGather(_) => OpKind::AllGather,
+            Kind::ReduceScatter { .. } => OpKind::ReduceScatter,
+            Kind::AllToAll { .. } => OpKind::AllToAll,
             Kind::Barrier => OpKind::Barrier,
             Kind::Mix { .. } => OpKind::Mix,
+            Kind::NeighbourGather { .. } => OpKind::NeighbourGather,
+            Kind::HierarchicalMix { .. } => OpKind::HierarchicalMix,
+            Kind::Send { .. } | Kind::Recv { .. } => OpKind::Message,
         }
     }
+}
+
+/// What is promised about the bits of a result. Whatever is chosen: all ranks hold equal bits, and a run repeats bit for bit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Mode {
+    /// Whatever plan is fastest.
+    #[default]
+    Default = 0,
+    /// Contributions are folded in rank order in a wider type and rounded once, whatever the slices, the buckets and the algorithm; algorithms that cannot are refused.
+    Ordered = 1,
+    /// The correctly rounded sum or mean, in whatever order contributions come: exact accumulation in a fixed-point number that covers the type's range (Kulisch and Miranker 1986; Neal, arXiv 1505.05571).
+    Exact = 2,
+}
+
+impl Mode {
+    /// The mode with number `n`, as sent in a descriptor.
+    pub fn from_number(n: u8) -> Option<Mode> {
+        [Mode::Default, Mode::Ordered, Mode::Exact]
+            .get(n as usize)
+            .copied()
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Default => "default",
+            Mode::Ordered => "ordered",
+            Mode::Exact => "exact",
+        })
+    }
+}
+
+/// What a mean is divided by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Divisor {
+    /// Σw over the ranks that contribute: each has weight 1 unless it says otherwise ([`Op::weighing`]).
+    #[default]
+    Contributors = 0,
+    /// The number of ranks that the group had when it was first made ([`GroupInfo::initial_size`]), whoever contributes: Σwᵢxᵢ / P₀.
+    InitialWorld = 1,
+}
+
+impl Divisor {
+    /// The divisor with number `n`, as sent in a descriptor.
+    pub fn from_number(n: u8) -> Option<Divisor> {
+        [Divisor::Contributors, Divisor::InitialWorld]
+            .get(n as usize)
+            .copied()
+    }
+}
+
+impl fmt::Display for Divisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Divisor::Contributors => "contributors",
+            Divisor::InitialWorld => "initial world",
+        })
+    }
+}
+
+/// What a neighbour operation does where a neighbour is dead, has left, or has not come by the deadline.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OnMissing {
+    /// It fails, and names who.
+    #[default]
+    Fail,
+    /// It completes without them: their weight moves to this rank's own value, [`Done::missing`] names them.
+    Tolerate,
 }
 
 /// An operation, with everything that may be said about it.
@@ -159,10 +429,22 @@ pub struct Op {
     pub timeout: Option<Duration>,
     /// This rank's weight in a mean; ignored elsewhere.
     pub weight: Weight,
+    /// What a mean is divided by; the same on every rank.
+    pub divisor: Divisor,
     /// What is on the wire; the same on every rank.
     pub codec: Codec,
+    /// Whether the codec is used even where the cost model says that it costs more time than it saves; the same on every rank.
+    pub codec_forced: bool,
+    /// Error feedback: what the codec loses of this tensor is kept and added next time; the same on every rank.
+    pub feedback: Option<u64>,
+    /// What is promised about the bits; the same on every rank.
+    pub mode: Mode,
     /// Which plan; `None`: the engine chooses, the same on every rank.
     pub algorithm: Option<Algorithm>,
+    /// For neighbour operations.
+    pub on_missing: OnMissing,
+    /// The function of [`Reduce::User`].
+    pub user: Option<UserReduction>,
 }
 
 impl Op {
@@ -174,14 +456,26 @@ impl Op {
             priority: 0,
             timeout: None,
             weight: Weight::ONE,
+            divisor: Divisor::default(),
             codec: Codec::None,
+            codec_forced: false,
+            feedback: None,
+            mode: Mode::default(),
             algorithm: None,
+            on_missing: OnMissing::default(),
+            user: None,
         }
     }
 
     /// On another lane.
     pub fn on(mut self, lane: Lane) -> Self {
         self.lane = lane;
+        self
+    }
+
+    /// With another priority: larger goes first.
+    pub fn urgent(mut self, priority: i32) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -197,9 +491,34 @@ impl Op {
         self
     }
 
-    /// With a codec on the wire.
+    /// A mean divided by something else.
+    pub fn divided_by(mut self, divisor: Divisor) -> Self {
+        self.divisor = divisor;
+        self
+    }
+
+    /// With a codec on the wire, where the cost model finds that it saves time.
     pub fn coded(mut self, codec: Codec) -> Self {
         self.codec = codec;
+        self
+    }
+
+    /// With a codec on the wire, whatever it costs.
+    pub fn coded_always(mut self, codec: Codec) -> Self {
+        self.codec = codec;
+        self.codec_forced = true;
+        self
+    }
+
+    /// With error feedback for the tensor of this number.
+    pub fn with_feedback(mut self, tensor: u64) -> Self {
+        self.feedback = Some(tensor);
+        self
+    }
+
+    /// With another promise about the bits.
+    pub fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -208,10 +527,22 @@ impl Op {
         self.algorithm = Some(algorithm);
         self
     }
+
+    /// With another answer to a missing neighbour.
+    pub fn on_missing(mut self, what: OnMissing) -> Self {
+        self.on_missing = what;
+        self
+    }
+
+    /// With the function of a [`Reduce::User`].
+    pub fn with_user(mut self, user: UserReduction) -> Self {
+        self.user = Some(user);
+        self
+    }
 }
 
 /// What a finished operation has to say.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Done {
     /// Σw of a mean, as all ranks know it; 0 means that nobody contributed and the buffer is unchanged.
@@ -222,6 +553,12 @@ pub struct Done {
     pub started: Duration,
     /// When its last step ended, on the engine's clock.
     pub finished: Duration,
+    /// Neighbours that a tolerant operation did without, as numbers in the group, ascending.
+    pub missing: Vec<Rank>,
+    /// The counts that were discovered: of the parts in `io`, in their order.
+    pub counts: Vec<u64>,
+    /// What was on the wire: plain where the cost model declined the codec.
+    pub codec: Codec,
 }
 
 /// An asynchronous operation's end: the memory and the outcome.
@@ -229,6 +566,8 @@ pub struct Done {
 pub struct Finished {
     /// The memory; `None` only where the backend says that it cannot give it back.
     pub io: Option<Region>,
+    /// The input of an operation out of place; as for `io`.
+    pub input: Option<Region>,
     /// The outcome.
     pub result: Result<Done, Error>,
 }
@@ -241,6 +580,42 @@ pub trait Pending: Send {
     fn wait(self: Box<Self>) -> Finished;
     /// Whether it is over. Moves nothing.
     fn is_done(&self) -> bool;
+    /// A handle that ends it from any thread.
+    fn canceller(&self) -> Arc<dyn Cancel>;
+}
+
+/// Ends an operation early, from any thread.
+pub trait Cancel: Send + Sync {
+    /// The operation ends with [`Cause::Cancelled`](crate::Cause::Cancelled), unless it is over, and its memory is handed back once nobody can reach it. A collective ends so on every member; a neighbour operation for those who wait for this rank. Idempotent.
+    fn cancel(&self, reason: &str);
+}
+
+/// An operation that was set up once and is started many times, with no allocation after the first few.
+///
+/// Every start takes the lane's next number, as if the operation were called anew.
+pub trait Persistent: Send {
+    /// Starts it. The memory is out of reach until `wait` or `poll` has said that it is over.
+    ///
+    /// For neighbour operations `t` is the round; ignored elsewhere.
+    ///
+    /// # Errors
+    /// It is in flight already, or cannot be started: then nothing has happened.
+    fn start(&mut self, t: u64) -> Result<(), Error>;
+    /// Waits for the run that was started last.
+    ///
+    /// # Errors
+    /// Any cause; the operation may be started again where the group still works.
+    fn wait(&mut self) -> Result<Done, Error>;
+    /// As a future's `poll`, for the run that was started last.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Error>>;
+    /// Whether a run is in flight.
+    fn is_running(&self) -> bool;
+    /// The memory that is written; `None` while a run is in flight.
+    fn io(&mut self) -> Option<&mut Region>;
+    /// The input of an operation out of place; `None` also while a run is in flight.
+    fn input(&mut self) -> Option<&mut Region>;
+    /// Waits for a run in flight, and gives the memory back.
+    fn into_memory(self: Box<Self>) -> Finished;
 }
 
 /// Who takes part.
@@ -254,6 +629,10 @@ pub struct GroupInfo {
     pub world_ranks: Vec<Rank>,
     /// The membership record.
     pub epoch: u32,
+    /// How many members the group had when it was first made, before any rebuilding.
+    pub initial_size: u32,
+    /// How many groups with the same parent, members and key this rank has made before.
+    pub incarnation: u32,
 }
 
 /// Collectives over a group.
@@ -268,14 +647,26 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     /// Any cause; the text says whether the buffer was touched.
-    fn run(&self, op: &Op, io: ViewMut<'_>) -> Result<Done, Error>;
+    fn run(&self, op: &Op, io: Borrowed<'_>) -> Result<Done, Error>;
     /// Starts an operation on owned memory. Never blocks: a mistake comes out of the handle.
-    fn start(&self, op: Op, io: Region) -> Box<dyn Pending>;
-    /// The members' own group. Made locally, in any order, by its members alone; equal members and key give the same group.
+    fn start(&self, op: Op, io: Owned) -> Box<dyn Pending>;
+    /// Sets an operation up for many starts.
+    ///
+    /// # Errors
+    /// The caller's mistakes; the memory comes back.
+    fn persistent(&self, op: Op, io: Owned) -> Result<Box<dyn Persistent>, Box<Finished>>;
+    /// The members' own group. Made locally, in any order, by its members alone; equal members and key, and as many groups made of them before, give the same group.
     ///
     /// # Errors
     /// This rank is not a member, a number is out of range or twice.
     fn subgroup(&self, members: &[Rank], key: &str) -> Result<Arc<dyn Communicator>, Error>;
+    /// A group of the members that are still there, agreed on by all of them, with a new epoch: call it on every survivor after a failure. It waits for them, at most `limit`, and names who has not come.
+    ///
+    /// The lowest survivor proposes the record over the control plane. Survives the loss of any rank, also while it runs.
+    ///
+    /// # Errors
+    /// The survivors are no majority of the members (of exactly half, the half with the lowest member goes on); not all of them came in time.
+    fn rebuild(&self, limit: Duration) -> Result<Arc<dyn Communicator>, Error>;
     /// Ends every operation of the group on every member. Idempotent; callable from any thread.
     fn abort(&self, reason: &str);
     /// What has gone over this rank's links so far, all groups together.
@@ -287,6 +678,15 @@ pub trait Communicator: Send + Sync {
     /// # Errors
     /// As `run`, for the caller's mistakes.
     fn describe(&self, op: &Op, dtype: crate::DType, len: usize) -> Result<Descriptor, Error>;
+    /// Which plan would carry the operation out on `len` elements per rank, and why: one paragraph for a person.
+    ///
+    /// # Errors
+    /// As `run`, for the caller's mistakes.
+    fn explain(&self, op: &Op, dtype: crate::DType, len: usize) -> Result<String, Error>;
+    /// What error feedback holds back for a tensor on this rank, in the order of the elements; `None` where there is nothing. For saving with the parameters.
+    fn feedback(&self, tensor: u64) -> Option<Vec<f32>>;
+    /// Puts saved feedback back, or drops it with an empty vector.
+    fn set_feedback(&self, tensor: u64, residual: Vec<f32>);
 }
 
 #[cfg(test)]
@@ -306,6 +706,7 @@ mod tests {
     fn algorithm_numbers_round_trip() {
         for a in Algorithm::ALL {
             assert_eq!(Algorithm::from_number(a as u8), Some(a));
+            assert_eq!(a.name().parse(), Ok(a));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What an operation is, in 64 bytes that travel with its first message to each peer.
 
-use crate::{Algorithm, Codec, DType, Rank, Reduce};
+use crate::{Algorithm, Codec, DType, Divisor, Mode, Rank, Reduce};
 use std::fmt;
 
 /// How operations of a lane find their counterparts.
@@ -11,6 +11,33 @@ pub enum Class {
     Collective = 0,
     /// By the round that the caller gives; a rank that skips one desynchronises nobody.
     Neighbour = 1,
+    /// The n-th of a tag from one rank to another: `group` is [`OpId::link_group`], `lane` the tag, `seq` is n.
+    Tagged = 2,
+    /// The data of a collective whose counts were discovered by the operation with the same number.
+    CollectiveData = 3,
+    /// The data of a neighbour round whose counts were discovered by the same round.
+    NeighbourData = 4,
+}
+
+impl Class {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Class; 5] = [
+        Class::Collective,
+        Class::Neighbour,
+        Class::Tagged,
+        Class::CollectiveData,
+        Class::NeighbourData,
+    ];
+
+    /// The class with number `n`, as sent.
+    pub fn from_number(n: u8) -> Option<Class> {
+        Self::ALL.get(n as usize).copied()
+    }
+
+    /// Whether every member of the group takes part, so that a failure anywhere is one everywhere.
+    pub const fn is_collective(self) -> bool {
+        matches!(self, Class::Collective | Class::CollectiveData)
+    }
 }
 
 /// Identity of an operation in the job: equal on every rank that takes part.
@@ -26,11 +53,26 @@ pub struct OpId {
     pub seq: u64,
 }
 
+impl OpId {
+    /// What stands for the group in the identity of messages with tags from one member to another.
+    pub fn link_group(group: u64, from: Rank, to: Rank) -> u64 {
+        stable_hash(&[
+            b"tagged",
+            &group.to_le_bytes(),
+            &from.0.to_le_bytes(),
+            &to.0.to_le_bytes(),
+        ])
+    }
+}
+
 impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class {
             Class::Collective => write!(f, "#{}", self.seq)?,
             Class::Neighbour => write!(f, "round {}", self.seq)?,
+            Class::Tagged => return write!(f, "#{} of tag {}", self.seq, self.lane),
+            Class::CollectiveData => write!(f, "#{} (data)", self.seq)?,
+            Class::NeighbourData => write!(f, "round {} (data)", self.seq)?,
         }
         if self.lane != 0 {
             write!(f, " of lane {}", self.lane)
@@ -63,15 +105,40 @@ pub enum OpKind {
     Barrier = 3,
     /// Weighted average with this round's neighbours.
     Mix = 4,
+    /// One value for the root from everybody's contribution.
+    Reduce = 5,
+    /// Everybody's value for the root, in rank order.
+    Gather = 6,
+    /// The root's values, one part for each.
+    Scatter = 7,
+    /// One part of the combined value for each.
+    ReduceScatter = 8,
+    /// One part from each for each.
+    AllToAll = 9,
+    /// This round's neighbours' values, side by side.
+    NeighbourGather = 10,
+    /// Weighted average between machines, in which all ranks of a machine take part.
+    HierarchicalMix = 11,
+    /// One message with a tag, the sender's side and the receiver's.
+    Message = 12,
 }
 
 impl OpKind {
-    const ALL: [OpKind; 5] = [
+    /// All of them, in the order of their numbers.
+    pub const ALL: [OpKind; 13] = [
         OpKind::AllReduce,
         OpKind::Broadcast,
         OpKind::AllGather,
         OpKind::Barrier,
         OpKind::Mix,
+        OpKind::Reduce,
+        OpKind::Gather,
+        OpKind::Scatter,
+        OpKind::ReduceScatter,
+        OpKind::AllToAll,
+        OpKind::NeighbourGather,
+        OpKind::HierarchicalMix,
+        OpKind::Message,
     ];
 
     /// The name that messages use.
@@ -82,7 +149,65 @@ impl OpKind {
             OpKind::AllGather => "all_gather",
             OpKind::Barrier => "barrier",
             OpKind::Mix => "mix",
+            OpKind::Reduce => "reduce",
+            OpKind::Gather => "gather",
+            OpKind::Scatter => "scatter",
+            OpKind::ReduceScatter => "reduce_scatter",
+            OpKind::AllToAll => "all_to_all",
+            OpKind::NeighbourGather => "neighbour_all_gather",
+            OpKind::HierarchicalMix => "hierarchical_mix",
+            OpKind::Message => "message",
         }
+    }
+
+    /// The kind with that name, hyphens or underscores: `all_reduce`, `all-reduce`.
+    pub fn from_name(name: &str) -> Option<OpKind> {
+        let name = name.replace('-', "_");
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// Whether contributions are combined.
+    pub const fn reduces(self) -> bool {
+        matches!(
+            self,
+            OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter
+        )
+    }
+
+    /// Whether one rank is the root.
+    pub const fn is_rooted(self) -> bool {
+        matches!(
+            self,
+            OpKind::Broadcast | OpKind::Reduce | OpKind::Gather | OpKind::Scatter
+        )
+    }
+}
+
+/// The mode byte of a descriptor: bits 0–1 the [`Mode`], bit 2 error feedback, bit 3 counts that differ between ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ModeBits {
+    /// What is promised about the bits.
+    pub mode: Mode,
+    /// Whether what the codec loses is kept and sent next time.
+    pub feedback: bool,
+    /// Whether ranks give different counts.
+    pub counted: bool,
+}
+
+impl ModeBits {
+    fn to_byte(self) -> u8 {
+        self.mode as u8 | u8::from(self.feedback) << 2 | u8::from(self.counted) << 3
+    }
+
+    fn from_byte(b: u8) -> Option<ModeBits> {
+        if b >= 16 {
+            return None;
+        }
+        Some(ModeBits {
+            mode: Mode::from_number(b & 3)?,
+            feedback: b & 4 != 0,
+            counted: b & 8 != 0,
+        })
     }
 }
 
@@ -103,18 +228,18 @@ pub struct Descriptor {
     pub dtype: DType,
     /// Combination; `Sum` where there is none.
     pub reduce: Reduce,
-    /// Elements per rank.
+    /// Elements per rank; where the ranks' counts differ, the hash of all of them ([`Counts::hash`](crate::Counts::hash)), or 0 where no rank knows all.
     pub count: u64,
-    /// The root's number in the group; 0 where there is none.
+    /// The root's number in the group, of a message the receiver's; 0 where there is none.
     pub root: Rank,
     /// What is on the wire.
     pub codec: Codec,
     /// Which plan.
     pub algorithm: Algorithm,
-    /// Whose weights a mean is divided by; 0: the contributors'.
-    pub divisor: u8,
-    /// 0: default.
-    pub mode: u8,
+    /// What a mean is divided by.
+    pub divisor: Divisor,
+    /// What is promised about the bits, and whether error feedback and a count of its own per rank are in use.
+    pub mode: ModeBits,
     /// Larger goes first.
     pub priority: i32,
     /// Elements per slice.
@@ -143,8 +268,8 @@ impl Descriptor {
         b[40..44].copy_from_slice(&self.root.0.to_le_bytes());
         b[44] = self.codec as u8;
         b[45] = self.algorithm as u8;
-        b[46] = self.divisor;
-        b[47] = self.mode;
+        b[46] = self.divisor as u8;
+        b[47] = self.mode.to_byte();
         b[48..52].copy_from_slice(&self.priority.to_le_bytes());
         b[52..56].copy_from_slice(&self.slice.to_le_bytes());
         b[56..64].copy_from_slice(&self.tables.to_le_bytes());
@@ -160,11 +285,7 @@ impl Descriptor {
             id: OpId {
                 group: u64_at(0),
                 lane: u32_at(24),
-                class: match b[28] {
-                    0 => Class::Collective,
-                    1 => Class::Neighbour,
-                    _ => return None,
-                },
+                class: Class::from_number(b[28])?,
                 seq: u64_at(16),
             },
             incarnation: u32_at(8),
@@ -176,8 +297,8 @@ impl Descriptor {
             root: Rank(u32_at(40)),
             codec: Codec::from_number(b[44])?,
             algorithm: Algorithm::from_number(b[45])?,
-            divisor: b[46],
-            mode: b[47],
+            divisor: Divisor::from_number(b[46])?,
+            mode: ModeBits::from_byte(b[47])?,
             priority: u32_at(48) as i32,
             slice: u32_at(52),
             tables: u64_at(56),
@@ -196,15 +317,29 @@ impl fmt::Display for Descriptor {
         f.write_str(self.kind.name())?;
         match self.kind {
             OpKind::Barrier => return Ok(()),
-            OpKind::AllReduce => write!(f, "({})", self.reduce)?,
-            OpKind::Broadcast => write!(f, "(root {})", self.root.0)?,
-            OpKind::AllGather | OpKind::Mix => {}
+            OpKind::Reduce => write!(f, "({} to {})", self.reduce, self.root.0)?,
+            OpKind::Message => write!(f, "(to {})", self.root.0)?,
+            kind if kind.reduces() => write!(f, "({})", self.reduce)?,
+            kind if kind.is_rooted() => write!(f, "(root {})", self.root.0)?,
+            _ => {}
         }
-        write!(
-            f,
-            " of {} {} by {}, {}",
-            self.count, self.dtype, self.algorithm, self.codec
-        )?;
+        if self.mode.counted && self.count == 0 {
+            write!(f, " of {}", self.dtype)?;
+        } else if self.mode.counted {
+            write!(f, " of {} by counts {:016x}", self.dtype, self.count)?;
+        } else {
+            write!(f, " of {} {}", self.count, self.dtype)?;
+        }
+        write!(f, " by {}, {}", self.algorithm, self.codec)?;
+        if self.mode.mode != Mode::Default {
+            write!(f, ", {}", self.mode.mode)?;
+        }
+        if self.mode.feedback {
+            f.write_str(", with error feedback")?;
+        }
+        if self.divisor != Divisor::Contributors {
+            write!(f, ", divided by {}", self.divisor)?;
+        }
         if self.priority != 0 {
             write!(f, ", priority {}", self.priority)?;
         }
@@ -245,8 +380,12 @@ mod tests {
             root: Rank(7),
             codec: Codec::Bf16,
             algorithm: Algorithm::Neighbour,
-            divisor: 1,
-            mode: 2,
+            divisor: Divisor::InitialWorld,
+            mode: ModeBits {
+                mode: Mode::Exact,
+                feedback: true,
+                counted: false,
+            },
             priority: -4,
             slice: 65536,
             tables: 0x0123_4567_89ab_cdef,
@@ -260,7 +399,7 @@ mod tests {
 
     #[test]
     fn unknown_numbers_and_short_input_are_refused() {
-        for at in [28, 29, 30, 31, 44, 45] {
+        for at in [28, 29, 30, 31, 44, 45, 46, 47] {
             let mut b = sample().to_bytes();
             b[at] = 200;
             assert_eq!(Descriptor::from_bytes(&b), None, "byte {at}");

@@ -90,6 +90,38 @@ pub enum Cause {
         /// Why, in their words.
         reason: String,
     },
+    /// Somebody cancelled the operation. The group works on with its next operation.
+    #[error("{op}: cancelled by {by}: {reason}{}", partly(*partly_written))]
+    Cancelled {
+        /// The operation that ended.
+        op: String,
+        /// Who.
+        by: Rank,
+        /// Why, in their words.
+        reason: String,
+        /// Whether the operation's buffer may hold partial results.
+        partly_written: bool,
+    },
+    /// A function of the user's panicked. The group works on with its next operation.
+    #[error("{op}: the user's {what} panicked on {by}: {panic}")]
+    Panicked {
+        /// The operation that ended.
+        op: String,
+        /// Which function: `reduction 'hypot'`.
+        what: String,
+        /// On which rank.
+        by: Rank,
+        /// What the panic said.
+        panic: String,
+    },
+    /// A group cannot be rebuilt: the survivors are a minority, or did not all come.
+    #[error("rebuild: {what}")]
+    Rebuild {
+        /// Who is there, who is lost, who did not come.
+        what: String,
+        /// Those who did not come, or are lost.
+        ranks: Vec<Rank>,
+    },
     /// The connection to the rendezvous store is gone, or it did not answer in time.
     #[error("store at {addr}: {what}")]
     Store {
@@ -190,7 +222,10 @@ impl Error {
             }
             Cause::Timeout { waiting_for, .. } => waiting_for,
             Cause::Mismatch { deviating, .. } => deviating,
-            Cause::Aborted { by, .. } => std::slice::from_ref(by),
+            Cause::Aborted { by, .. }
+            | Cause::Cancelled { by, .. }
+            | Cause::Panicked { by, .. } => std::slice::from_ref(by),
+            Cause::Rebuild { ranks, .. } => ranks,
             _ => &[],
         }
     }

@@ -29,17 +29,21 @@ pub mod transport;
 
 pub use clock::{Clock, SystemClock};
 pub use comm::{
-    Algorithm, Communicator, Done, Finished, GroupInfo, Kind, Lane, Op, Pending, Weight,
+    Algorithm, Cancel, Communicator, Counts, Divisor, Done, Finished, GroupInfo, Kind, Lane, Mode,
+    OnMissing, Op, Pending, Persistent, Weight,
 };
 pub use control::{Control, ControlSink};
-pub use descriptor::{Class, Descriptor, MsgKey, OpId, OpKind};
-pub use dtype::{Codec, DType, Element, Float, Int};
+pub use descriptor::{Class, Descriptor, ModeBits, MsgKey, OpId, OpKind};
+pub use dtype::{Bits, Bool, Codec, DType, Element, Float, Int};
 pub use error::{Cause, Error, Failed};
-pub use group::{Group, Work};
+pub use group::{FailedInto, Group, Recurring, Work, WorkInto};
 pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstable, With};
-pub use raw::{Loan, Region, Space, StableBuf, ViewMut};
+pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
 pub use raw_scope::{Scope, ScopedWork};
-pub use reduce::{Max, Mean, Min, Prod, Reduce, Reduction, Sum};
+pub use reduce::{
+    Band, Bor, Bxor, Combine, Max, Mean, Min, Prod, Properties, Reduce, Reduction, Sum,
+    UserReduction,
+};
 pub use store::Store;
 pub use topology::{Form, MixingFacts, Round, Topology};
 pub use transport::{
@@ -96,6 +100,7 @@ mod tests {
         fn _network(_: &dyn Transport, _: &mut dyn Sink, _: &mut dyn Inlet, _: &mut dyn Outlet) {}
         fn _control(_: &dyn Control, _: &mut dyn ControlSink, _: &dyn Store, _: &dyn Wake) {}
         fn _users(_: &dyn Communicator, _: &dyn Pending, _: &dyn Topology, _: &dyn Clock) {}
+        fn _more(_: &dyn Persistent, _: &dyn Cancel, _: &dyn Combine) {}
         fn _optim(_: &dyn Rule<f32>, _: &dyn Mixer<f64>) {}
         fn send_sync<T: Send + Sync + ?Sized>() {}
         send_sync::<dyn Transport>();

@@ -195,6 +195,94 @@ impl<'a> ViewMut<'a> {
     }
 }
 
+/// Borrowed for reading, erased: what an operation out of place takes its contribution from.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    ptr: NonNull<u8>,
+    len: usize,
+    dtype: DType,
+    _borrow: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: it stands for a `&[T]` with `T: Element`, and elements are `Sync`.
+unsafe impl Send for View<'_> {}
+
+impl<'a, T: Element> From<&'a [T]> for View<'a> {
+    fn from(s: &'a [T]) -> Self {
+        View {
+            // A reference is never null, so this is its own address.
+            ptr: NonNull::from(s).cast(),
+            len: s.len(),
+            dtype: T::DTYPE,
+            _borrow: PhantomData,
+        }
+    }
+}
+
+impl View<'_> {
+    /// Length in elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: elements have no padding, so all their bytes are initialised; made from a slice of this length whose borrow outlives that of `self`.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+
+    /// Address, for an engine that reads there until the call it was lent for returns.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+}
+
+/// The memory of a blocking operation: what it writes, and, out of place, what it reads.
+#[derive(Debug)]
+pub struct Borrowed<'a> {
+    /// The contribution, never modified; `None`: in place.
+    pub input: Option<View<'a>>,
+    /// What is written; in place also what is read.
+    pub io: ViewMut<'a>,
+}
+
+impl<'a> From<ViewMut<'a>> for Borrowed<'a> {
+    fn from(io: ViewMut<'a>) -> Self {
+        Borrowed { input: None, io }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for Borrowed<'a> {
+    fn from(io: &'a mut [T]) -> Self {
+        ViewMut::from(io).into()
+    }
+}
+
+/// The memory of an asynchronous operation: what it writes, and, out of place, what it reads.
+#[derive(Debug)]
+pub struct Owned {
+    /// The contribution, never modified; `None`: in place.
+    pub input: Option<Region>,
+    /// What is written; in place also what is read.
+    pub io: Region,
+}
+
+impl From<Region> for Owned {
+    fn from(io: Region) -> Self {
+        Owned { input: None, io }
+    }
+}
+
 /// Bytes that a transport in the same address space may read where they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Loan {
@@ -246,6 +334,13 @@ pub fn bytes_of<T: Element>(s: &[T]) -> &[u8] {
 pub fn bytes_of_mut<T: Element>(s: &mut [T]) -> &mut [u8] {
     // SAFETY: elements have no padding and accept every bit pattern; length and borrow are those of `s`.
     unsafe { std::slice::from_raw_parts_mut(s.as_mut_ptr().cast(), size_of_val(s)) }
+}
+
+/// `n` elements whose bytes are all 0: a value of every element type.
+pub fn zeroed<T: Element>(n: usize) -> Vec<T> {
+    // SAFETY: every bit pattern is a value, the one of zeros too.
+    let zero: T = unsafe { std::mem::zeroed() };
+    vec![zero; n]
 }
 
 /// Bytes as elements, where address and length fit the type.

@@ -114,7 +114,10 @@ impl<'scope> Scope<'scope, '_> {
             len,
             latch: Arc::clone(&self.latch),
         };
-        let pending = self.group.communicator().start(op, Region::new(lent));
+        let pending = self
+            .group
+            .communicator()
+            .start(op, Region::new(lent).into());
         let mut works = lock(&self.works);
         works.push(Some(pending));
         ScopedWork {

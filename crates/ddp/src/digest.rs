@@ -5,7 +5,7 @@
 
 use crate::DdpError;
 use gaggle_core::{
-    Element, Error, Group, Kind, Lane, Op, Rank, descriptor::stable_hash, raw::bytes_of,
+    Counts, Element, Error, Group, Kind, Lane, Op, Rank, descriptor::stable_hash, raw::bytes_of,
 };
 use std::fmt;
 
@@ -122,7 +122,10 @@ impl Comparison<'_> {
         let cut = char_boundary(text, BYTES);
         all[rank * BYTES..rank * BYTES + cut].copy_from_slice(&text.as_bytes()[..cut]);
         self.group
-            .run(&Op::new(Kind::AllGather).on(self.lane), &mut all)
+            .run(
+                &Op::new(Kind::AllGather(Counts::Equal)).on(self.lane),
+                &mut all,
+            )
             .map_err(|source| self.failed(source))?;
         Ok(all
             .chunks(BYTES)
@@ -156,7 +159,7 @@ fn gather(group: &Group, lane: Lane, mine: &[u64]) -> Result<Vec<u64>, Error> {
     for (place, v) in all[rank * n..(rank + 1) * n].iter_mut().zip(mine) {
         *place = v.cast_signed();
     }
-    group.run(&Op::new(Kind::AllGather).on(lane), &mut all)?;
+    group.run(&Op::new(Kind::AllGather(Counts::Equal)).on(lane), &mut all)?;
     Ok(all.into_iter().map(i64::cast_unsigned).collect())
 }
 

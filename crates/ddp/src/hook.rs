@@ -132,7 +132,7 @@ async fn run<T: Float>(
         Ok(data) => {
             bucket.data = data;
             if let Some(done) = work.outcome() {
-                bucket.record(&done);
+                bucket.record(done);
             }
             Ok(bucket)
         }

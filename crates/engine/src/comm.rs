@@ -11,8 +11,9 @@ use crate::{
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Algorithm, Cause, Class, Communicator, DType, Descriptor, Done, Error, Finished, GroupInfo,
-    LinkStats, Op, OpId, Pending, Rank, Region, ViewMut, descriptor::stable_hash,
+    Algorithm, Borrowed, Cancel, Cause, Class, Communicator, DType, Descriptor, Done, Error,
+    Finished, GroupInfo, LinkStats, Op, OpId, Owned, Pending, Persistent, Rank, Region,
+    descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -41,24 +42,36 @@ impl EngineComm {
         memory: OpMemory,
         completion: &Arc<Completion>,
     ) {
-        let planned = self.prepare(op, dtype, len);
+        let planned = self.prepare(op, dtype, len, memory.input_len());
         match planned {
             Ok((choice, program)) => self.submit(op, dtype, &choice, program, memory, completion),
             Err(error) => refuse(memory, error, completion),
         }
     }
 
-    fn prepare(&self, op: &Op, dtype: DType, len: usize) -> Result<(Choice, Arc<Program>), Error> {
+    fn prepare(
+        &self,
+        op: &Op,
+        dtype: DType,
+        len: usize,
+        input: Option<usize>,
+    ) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         if std::process::id() != self.shared.pid {
             return Err(Cause::Forked { op: name.into() }.into());
         }
         let mut state = self.shared.state.lock();
-        let choice = choose(op, &self.info, dtype, len, &state.config)?;
+        let mut choice = choose(op, &self.info, dtype, len, &state.config)?;
+        choice.request.out_of_place = input.is_some();
         let program = state
             .programs
             .find(&choice.request)
             .map_err(|e| plan_error(name, &e))?;
+        let expected = program.plan.input_len;
+        if let Some(got) = input.filter(|n| *n as u64 != expected) {
+            let what = format!("an input of {got} elements where {expected} are expected");
+            return Err(Error::invalid(name, what));
+        }
         Ok((choice, program))
     }
 
@@ -109,15 +122,15 @@ impl EngineComm {
     }
 
     /// Runs a plan that did not come from the planner: for experiments, and for tests of wrong plans. `descriptor` is what it is called by.
-    pub(crate) fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
+    pub(crate) fn start_plan(&self, plan: Plan, op: &Op, io: Owned) -> Box<dyn Pending> {
         let completion = Completion::new();
-        let (dtype, len) = (io.dtype(), io.len());
+        let (dtype, len) = (io.io.dtype(), io.io.len());
         let pending = self.pending(&completion, op);
         match OpMemory::owned(io) {
             Err((error, io)) => {
-                deliver(&completion, Some(io), error);
+                deliver(&completion, Some(io.io), io.input, error);
             }
-            Ok(memory) => match self.prepare(op, dtype, len) {
+            Ok(memory) => match self.prepare(op, dtype, len, None) {
                 Ok((choice, _)) => match Program::unproven(plan, &self.info, len) {
                     Ok(program) => {
                         let program = Arc::new(program);
@@ -141,19 +154,28 @@ impl EngineComm {
 }
 
 fn refuse(memory: OpMemory, error: Error, completion: &Completion) {
-    let (_, io) = memory.into_parts();
-    deliver(completion, io, error);
+    let (_, io, input) = memory.into_parts();
+    deliver(completion, io, input, error);
 }
 
 /// A mistake comes out of the handle; no engine has had the memory, and no lock is held.
-fn deliver(completion: &Completion, io: Option<Region>, error: Error) {
+fn deliver(completion: &Completion, io: Option<Region>, input: Option<Region>, error: Error) {
     let (waker, _) = completion.set(Finished {
         io,
+        input,
         result: Err(error),
     });
     if let Some(waker) = waker {
         waker.wake();
     }
+}
+
+fn unsupported(op: &str, what: &str) -> Error {
+    Cause::Unsupported {
+        op: op.into(),
+        what: what.into(),
+    }
+    .into()
 }
 
 fn plan_error(name: &str, e: &PlanError) -> Error {
@@ -174,9 +196,9 @@ impl Communicator for EngineComm {
         &self.info
     }
 
-    fn run(&self, op: &Op, io: ViewMut<'_>) -> Result<Done, Error> {
+    fn run(&self, op: &Op, io: Borrowed<'_>) -> Result<Done, Error> {
         let completion = Completion::new();
-        let (dtype, len) = (io.dtype(), io.len());
+        let (dtype, len) = (io.io.dtype(), io.io.len());
         // SAFETY: this call returns only when the completion is set, and the engine sets it after it has let go of the memory; a panic on the way cannot skip that, see `Stay`.
         let memory = unsafe { OpMemory::borrowed(io) };
         let stay = Stay(&completion, &self.shared);
@@ -188,14 +210,14 @@ impl Communicator for EngineComm {
             .map_or_else(|| Err(Error::internal("an outcome got lost")), |f| f.result)
     }
 
-    fn start(&self, op: Op, io: Region) -> Box<dyn Pending> {
+    fn start(&self, op: Op, io: Owned) -> Box<dyn Pending> {
         let completion = Completion::new();
         let pending = self.pending(&completion, &op);
-        let (dtype, len) = (io.dtype(), io.len());
+        let (dtype, len) = (io.io.dtype(), io.io.len());
         match OpMemory::owned(io) {
             Ok(memory) => self.launch(&op, dtype, len, memory, &completion),
             Err((error, io)) => {
-                deliver(&completion, Some(io), error);
+                deliver(&completion, Some(io.io), io.input, error);
             }
         }
         // Whoever makes progress must hear of what was posted.
@@ -221,6 +243,8 @@ impl Communicator for EngineComm {
             rank: Rank(0),
             world_ranks,
             epoch: self.info.epoch,
+            initial_size: members.len() as u32,
+            incarnation: 0,
         };
         let me = self.info.world_ranks[self.info.rank.idx()];
         info.rank = group_rank(&info, me)
@@ -233,6 +257,31 @@ impl Communicator for EngineComm {
         info.id = stable_hash(&[&self.info.id.to_le_bytes(), &ranks, key.as_bytes()]);
         Ok(Arc::new(EngineComm::new(Arc::clone(&self.shared), info)))
     }
+
+    fn persistent(&self, op: Op, io: Owned) -> Result<Box<dyn Persistent>, Box<Finished>> {
+        Err(Box::new(Finished {
+            io: Some(io.io),
+            input: io.input,
+            result: Err(unsupported(
+                op.kind.op_kind().name(),
+                "is not persistent yet",
+            )),
+        }))
+    }
+
+    fn rebuild(&self, _limit: Duration) -> Result<Arc<dyn Communicator>, Error> {
+        Err(unsupported("rebuild", "does not exist yet"))
+    }
+
+    fn explain(&self, op: &Op, dtype: DType, len: usize) -> Result<String, Error> {
+        Ok(self.describe(op, dtype, len)?.to_string())
+    }
+
+    fn feedback(&self, _tensor: u64) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn set_feedback(&self, _tensor: u64, _residual: Vec<f32>) {}
 
     fn abort(&self, reason: &str) {
         let mut state = self.shared.state.lock();
@@ -257,7 +306,7 @@ impl Communicator for EngineComm {
     }
 
     fn describe(&self, op: &Op, dtype: DType, len: usize) -> Result<Descriptor, Error> {
-        let (choice, _) = self.prepare(op, dtype, len)?;
+        let (choice, _) = self.prepare(op, dtype, len, None)?;
         let class = if choice.algorithm == Algorithm::Neighbour {
             Class::Neighbour
         } else {
@@ -289,6 +338,12 @@ impl Drop for Stay<'_> {
     }
 }
 
+struct NoCancel;
+
+impl Cancel for NoCancel {
+    fn cancel(&self, _reason: &str) {}
+}
+
 struct EnginePending {
     shared: Arc<Shared>,
     completion: Option<Arc<Completion>>,
@@ -299,6 +354,7 @@ impl EnginePending {
     fn lost() -> Finished {
         Finished {
             io: None,
+            input: None,
             result: Err(Error::internal("an outcome was taken twice")),
         }
     }
@@ -331,6 +387,10 @@ impl Pending for EnginePending {
 
     fn is_done(&self) -> bool {
         self.completion.as_ref().is_none_or(|c| c.is_done())
+    }
+
+    fn canceller(&self) -> Arc<dyn Cancel> {
+        Arc::new(NoCancel)
     }
 }
 

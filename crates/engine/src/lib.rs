@@ -127,6 +127,8 @@ impl Engine {
             rank: me,
             world_ranks: (0..world).map(Rank).collect(),
             epoch: 0,
+            initial_size: world,
+            incarnation: 0,
         };
         let thread = if has_thread {
             let shared = Arc::clone(&shared);
@@ -173,7 +175,7 @@ impl Engine {
 
     /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part. Its numbers are checked, its meaning is not: see `gaggle_collectives::check`.
     pub fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
-        self.world.start_plan(plan, op, io)
+        self.world.start_plan(plan, op, io.into())
     }
 
     /// Leaves the job politely: operations in flight end with an error, peers see this rank as left. Repeated calls do nothing.

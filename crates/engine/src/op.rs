@@ -369,6 +369,11 @@ impl OpState {
                 form,
                 codec,
             } => self.average(*own, operands, *form, *codec),
+            Action::Compensate { .. }
+            | Action::Arrive { .. }
+            | Action::AwaitAll { .. }
+            | Action::GroupFold { .. }
+            | Action::GroupCopy { .. } => unreachable!("no plan of this engine's has such steps"),
             Action::Send { .. } | Action::Recv { .. } => unreachable!("messages go to a transport"),
         }
         true

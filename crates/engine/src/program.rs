@@ -170,6 +170,11 @@ fn fault(plan: &Plan, idx: usize, step: &Step) -> Option<&'static str> {
             spans.push(*span);
             slots.push(*unless_zero);
         }
+        Action::Compensate { .. }
+        | Action::Arrive { .. }
+        | Action::AwaitAll { .. }
+        | Action::GroupFold { .. }
+        | Action::GroupCopy { .. } => return Some("is the planner's alone"),
         Action::Mix { own, operands, .. } => {
             spans.push(*own);
             spans.extend(operands.iter().copied());
@@ -182,6 +187,7 @@ fn fault(plan: &Plan, idx: usize, step: &Step) -> Option<&'static str> {
         }
     }
     let limit = |span: &Span| match span.buf {
+        Buf::Input => plan.input_len,
         Buf::User => plan.user_len,
         Buf::Scratch => plan.scratch_len,
     };
@@ -202,18 +208,7 @@ fn fault(plan: &Plan, idx: usize, step: &Step) -> Option<&'static str> {
 /// Programs by request, so that a training loop plans once.
 #[derive(Default)]
 pub(crate) struct Programs {
-    known: HashMap<Key, Arc<Program>>,
-}
-
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    call: gaggle_collectives::Call,
-    rank: Rank,
-    world: u32,
-    len: u64,
-    slice: u64,
-    codec: gaggle_core::Codec,
-    widen: bool,
+    known: HashMap<Request, Arc<Program>>,
 }
 
 /// More than any training job uses; a caller with ever new lengths must not grow the table for ever.
@@ -221,23 +216,14 @@ const MAX_KNOWN: usize = 512;
 
 impl Programs {
     pub(crate) fn find(&mut self, request: &Request) -> Result<Arc<Program>, PlanError> {
-        let key = Key {
-            call: request.call.clone(),
-            rank: request.rank,
-            world: request.world,
-            len: request.len,
-            slice: request.slice,
-            codec: request.codec,
-            widen: request.widen,
-        };
-        if let Some(p) = self.known.get(&key) {
+        if let Some(p) = self.known.get(request) {
             return Ok(Arc::clone(p));
         }
         let program = Arc::new(Program::new(plan(request)?, true));
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        self.known.insert(key, Arc::clone(&program));
+        self.known.insert(request.clone(), Arc::clone(&program));
         Ok(program)
     }
 }

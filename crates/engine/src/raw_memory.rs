@@ -2,11 +2,11 @@
 //!
 //! # Safety
 //! An [`OpMemory`] holds a raw pointer to the caller's buffer.
-//! For owned memory it keeps the [`Region`]; for borrowed memory its maker promises that the borrow outlives it.
+//! For owned memory it keeps the regions; for borrowed memory its maker promises that the borrow outlives it.
 //! All access goes through spans that are checked against the lengths, under the engine's lock, one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
 
 use gaggle_collectives::{Buf, Span};
-use gaggle_core::{DType, Error, Loan, Region, ViewMut};
+use gaggle_core::{Borrowed, DType, Error, Loan, Owned, Region};
 use std::ptr::NonNull;
 
 /// What an operation works on.
@@ -20,6 +20,11 @@ pub(crate) struct OpMemory {
     scratch_ptr: NonNull<u8>,
     scratch_bytes: usize,
     region: Option<Region>,
+    /// What is only read; dangling where there is none.
+    input: NonNull<u8>,
+    input_bytes: usize,
+    input_region: Option<Region>,
+    has_input: bool,
 }
 
 // SAFETY: the pointer stands for memory that this value owns, or has been lent for its whole life; elements are `Send`.
@@ -27,12 +32,22 @@ unsafe impl Send for OpMemory {}
 
 impl OpMemory {
     /// Over memory that the operation owns.
-    pub(crate) fn owned(mut region: Region) -> Result<OpMemory, (Error, Region)> {
-        let Some(mut view) = region.view() else {
-            let error = Error::invalid("start", "the engine works on host memory only");
-            return Err((error, region));
+    pub(crate) fn owned(mut memory: Owned) -> Result<OpMemory, (Error, Owned)> {
+        let (user, len, user_type) = match memory.io.view() {
+            Some(mut view) => (view.as_ptr(), view.len(), view.dtype()),
+            None => return Err((no_device(), memory)),
         };
-        let (user, len, user_type) = (view.as_ptr(), view.len(), view.dtype());
+        let (mut input, mut input_bytes) = (NonNull::dangling(), 0);
+        if let Some(region) = &mut memory.input {
+            match region.view() {
+                Some(view) if view.dtype() != user_type => {
+                    let what = format!("input of {}, output of {user_type}", view.dtype());
+                    return Err((Error::invalid("start", what), memory));
+                }
+                Some(mut view) => (input, input_bytes) = (view.as_ptr(), view.bytes().len()),
+                None => return Err((no_device(), memory)),
+            }
+        }
         Ok(OpMemory {
             user,
             user_bytes: len * user_type.size(),
@@ -40,15 +55,21 @@ impl OpMemory {
             scratch: vec![],
             scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
-            region: Some(region),
+            region: Some(memory.io),
+            input,
+            input_bytes,
+            has_input: memory.input.is_some(),
+            input_region: memory.input,
         })
     }
 
     /// Over memory that the caller lends.
     ///
     /// # Safety
-    /// What `view` borrows stays borrowed until this value is dropped.
-    pub(crate) unsafe fn borrowed(mut view: ViewMut<'_>) -> OpMemory {
+    /// What `memory` borrows stays borrowed until this value is dropped.
+    pub(crate) unsafe fn borrowed(memory: Borrowed<'_>) -> OpMemory {
+        let mut view = memory.io;
+        let input = memory.input;
         OpMemory {
             user: view.as_ptr(),
             user_bytes: view.len() * view.dtype().size(),
@@ -57,7 +78,17 @@ impl OpMemory {
             scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
             region: None,
+            input: input.map_or(NonNull::dangling(), |v| v.as_ptr()),
+            input_bytes: input.map_or(0, |v| v.bytes().len()),
+            input_region: None,
+            has_input: input.is_some(),
         }
+    }
+
+    /// Elements of the input; `None` in place.
+    pub(crate) fn input_len(&self) -> Option<usize> {
+        self.has_input
+            .then(|| self.input_bytes / self.user_type.size())
     }
 
     /// Room for the plan, in the accumulator type; `pooled` is reused.
@@ -71,15 +102,15 @@ impl OpMemory {
         self.scratch_ptr = NonNull::from(self.scratch.as_mut_slice()).cast();
     }
 
-    /// Takes the memory apart: the scratch for the pool, the region for its owner.
-    pub(crate) fn into_parts(self) -> (Vec<u64>, Option<Region>) {
-        (self.scratch, self.region)
+    /// Takes the memory apart: the scratch for the pool, the regions that are written and read for their owner.
+    pub(crate) fn into_parts(self) -> (Vec<u64>, Option<Region>, Option<Region>) {
+        (self.scratch, self.region, self.input_region)
     }
 
     /// Element type of a buffer.
     pub(crate) fn type_of(&self, buf: Buf) -> DType {
         match buf {
-            Buf::User => self.user_type,
+            Buf::Input | Buf::User => self.user_type,
             Buf::Scratch => self.user_type.accumulator(),
         }
     }
@@ -87,6 +118,7 @@ impl OpMemory {
     fn locate(&self, span: Span) -> (NonNull<u8>, usize) {
         let size = self.type_of(span.buf).size() as u64;
         let (base, limit) = match span.buf {
+            Buf::Input => (self.input, self.input_bytes),
             Buf::User => (self.user, self.user_bytes),
             Buf::Scratch => (self.scratch_ptr, self.scratch_bytes),
         };
@@ -117,6 +149,10 @@ impl OpMemory {
 
     /// One span for writing, and the rest of the memory for reading beside it.
     pub(crate) fn split(&mut self, dst: Span) -> (&mut [u8], Others<'_>) {
+        assert!(
+            dst.buf != Buf::Input,
+            "{dst} is written, but was lent for reading"
+        );
         let (at, len) = self.locate(dst);
         // SAFETY: `locate` checked the bounds; `self` is mutably borrowed; `Others` hands out nothing that overlaps `dst`; a span that is lent to a peer is written by no step (the checker's proof).
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
@@ -129,6 +165,10 @@ impl OpMemory {
         // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and lends only for plans of the planner's, which are proved to write no span while it is being sent.
         unsafe { Loan::new(at, len) }
     }
+}
+
+fn no_device() -> Error {
+    Error::invalid("start", "the engine works on host memory only")
 }
 
 /// The memory beside a span that is being written.
@@ -165,7 +205,7 @@ mod tests {
     use super::*;
 
     fn memory(n: usize) -> OpMemory {
-        OpMemory::owned(Region::new((0..n).map(|i| i as f32).collect::<Vec<_>>()))
+        OpMemory::owned(Region::new((0..n).map(|i| i as f32).collect::<Vec<_>>()).into())
             .ok()
             .unwrap()
     }

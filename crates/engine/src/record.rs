@@ -26,6 +26,10 @@ pub(crate) fn record(op: &OpState, step: u32) -> Record {
             (None, *span)
         }
         Action::Mix { own, .. } => (None, *own),
+        Action::Compensate { span, .. } => (None, *span),
+        Action::GroupFold { at, len, .. } => (None, Span::user(*at, *len)),
+        Action::GroupCopy { from, dst, .. } => (Some(*from), *dst),
+        Action::Arrive { .. } | Action::AwaitAll { .. } => (None, Span::user(0, 0)),
     };
     Record {
         op: op.id,

@@ -3,8 +3,8 @@
 use crate::{config::EngineConfig, op::MixWeights};
 use gaggle_collectives::{Call, Request};
 use gaggle_core::{
-    Algorithm, Cause, Codec, DType, Descriptor, Error, GroupInfo, Kind, Op, OpId, OpKind, Rank,
-    Reduce, descriptor::stable_hash,
+    Algorithm, Cause, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, Op, OpId, OpKind,
+    Rank, Reduce, descriptor::stable_hash,
 };
 
 /// What an operation comes to, before it has a number.
@@ -40,8 +40,8 @@ impl Choice {
             root: self.root,
             codec: op.codec,
             algorithm: self.algorithm,
-            divisor: 0,
-            mode: 0,
+            divisor: op.divisor,
+            mode: gaggle_core::ModeBits::default(),
             priority: op.priority,
             slice: u32::try_from(self.request.slice).unwrap_or(u32::MAX),
             tables: tables_hash(config),
@@ -86,6 +86,7 @@ pub(crate) fn choose(
             slice: (config.slice_bytes / dtype.size() as u64).max(1),
             codec: op.codec,
             widen: dtype.accumulator() != dtype,
+            ..Request::default()
         },
         algorithm: Algorithm::Dissemination,
         reduce: Reduce::Sum,
@@ -113,9 +114,12 @@ pub(crate) fn choose(
         Kind::Broadcast { root } => {
             choice.root = *root;
             choice.algorithm = forced(op, name, Algorithm::Binomial)?;
-            choice.request.call = Call::Broadcast { root: *root };
+            choice.request.call = Call::Broadcast {
+                root: *root,
+                algorithm: Algorithm::Binomial,
+            };
         }
-        Kind::AllGather => {
+        Kind::AllGather(Counts::Equal) => {
             if !len.is_multiple_of(u64::from(world)) {
                 let what =
                     format!("buffer has {len} elements, which is no multiple of the {world} ranks");
@@ -129,6 +133,7 @@ pub(crate) fn choose(
             };
             choice.algorithm = op.algorithm.unwrap_or(usual);
             choice.request.call = Call::AllGather {
+                counts: Counts::Equal,
                 algorithm: choice.algorithm,
             };
         }

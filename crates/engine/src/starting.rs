@@ -135,8 +135,8 @@ impl State {
         }
         // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
         let needed: Vec<Rank> = match id.class {
-            Class::Collective => op.group.world_ranks.clone(),
-            Class::Neighbour => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
+            c if c.is_collective() => op.group.world_ranks.clone(),
+            _ => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
         };
         let lost = needed.into_iter().find_map(|r| match &self.down[r.idx()] {
             Some(how @ Down::Lost(_)) => Some((r, how.clone())),

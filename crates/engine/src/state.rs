@@ -14,8 +14,8 @@ use crate::{
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Class, Control, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer,
-    Transport, TransportError, XferId,
+    Control, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer, Transport,
+    TransportError, XferId,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -389,14 +389,15 @@ impl State {
 
     fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
         let lane = (op.id.group, op.id.lane);
-        let (scratch, io) = op.memory.into_parts();
+        let (scratch, io, input) = op.memory.into_parts();
         if !scratch.is_empty() && self.scratch_pool.len() < MAX_POOL {
             self.scratch_pool.push(scratch);
         }
-        let (waker, unwanted) = op.completion.set(Finished { io, result });
+        let (waker, unwanted) = op.completion.set(Finished { io, input, result });
         self.after.extend(waker.map(After::Wake));
-        if let Some(Finished { io, result }) = unwanted {
+        if let Some(Finished { io, input, result }) = unwanted {
             self.after.extend(io.map(After::Drop));
+            self.after.extend(input.map(After::Drop));
             if let Err(error) = result {
                 self.lanes.entry(lane).or_default().sticky = Some(error);
             }
@@ -433,8 +434,8 @@ impl State {
                 _ => vec![],
             };
             let unserved = match op.id.class {
-                Class::Collective => vec![],
-                Class::Neighbour => op.unserved(),
+                c if c.is_collective() => vec![],
+                _ => op.unserved(),
             };
             control_word(&mut self.later, Word::Failed(op.id, unserved, blame));
         }

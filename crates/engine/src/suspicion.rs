@@ -39,8 +39,8 @@ impl State {
         };
         let answers = self.troubles.answers(&op.id);
         let asked: Vec<Rank> = match op.id.class {
-            Class::Collective => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
-            Class::Neighbour => op.peers.clone(),
+            c if c.is_collective() => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
+            _ => op.peers.clone(),
         };
         if time_is_up && let Some(peer) = op.suspect {
             let error = self.left_error(op, peer);
@@ -129,10 +129,8 @@ impl State {
                 continue;
             };
             let needs = match (op.id.class, how) {
-                (Class::Collective, Down::Lost(_)) => op.group_rank(world).is_some(),
-                (Class::Neighbour, Down::Lost(_)) => {
-                    op.peers.iter().any(|r| op.world_rank(*r) == world)
-                }
+                (c, Down::Lost(_)) if c.is_collective() => op.group_rank(world).is_some(),
+                (_, Down::Lost(_)) => op.peers.iter().any(|r| op.world_rank(*r) == world),
                 // The transport ends what can no longer come.
                 (_, Down::Left) => false,
             };
@@ -164,8 +162,10 @@ impl State {
             return false;
         };
         let begun = match id.class {
-            Class::Collective => id.seq < lane.next_seq,
-            Class::Neighbour => lane.last_round.is_some_and(|last| id.seq <= last),
+            Class::Collective | Class::CollectiveData | Class::Tagged => id.seq < lane.next_seq,
+            Class::Neighbour | Class::NeighbourData => {
+                lane.last_round.is_some_and(|last| id.seq <= last)
+            }
         };
         begun && !self.by_id.contains_key(id)
     }

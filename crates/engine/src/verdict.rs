@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 pub(crate) fn concerns(op: &OpState, word: &FailedAt) -> bool {
     let me = op.world_rank(op.group.rank);
     let awaited = || op.awaited().iter().any(|r| op.world_rank(*r) == word.from);
-    op.id.class == Class::Collective || (word.unserved.contains(&me) && awaited())
+    op.id.class.is_collective() || (word.unserved.contains(&me) && awaited())
 }
 
 /// `by` is a number in the job.
@@ -88,8 +88,8 @@ pub(crate) fn judge(
     }
     let awaited = op.awaited();
     let from = match op.id.class {
-        Class::Collective => asked,
-        Class::Neighbour => &awaited,
+        c if c.is_collective() => asked,
+        _ => &awaited,
     };
     let absent = Absent::trace(op, from, answers);
     // Past the deadline, and everybody on the way has said how far they are: nothing more to wait for.

@@ -6,7 +6,7 @@ mod common;
 
 use common::sim::{Job, config};
 use gaggle_collectives::{Call, Plan, Promise, Request, accepted_mutants, plan};
-use gaggle_core::{Algorithm, Codec, DType, Form, Kind, Op, Rank, Reduce, Region, Round};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Form, Kind, Op, Rank, Reduce, Region, Round};
 
 /// As many orders of arrival as the issue asks for.
 const SCHEDULES: u64 = 20;
@@ -29,6 +29,7 @@ fn subjects(world: u32) -> Vec<Subject> {
             slice: 1 << 20,
             codec,
             widen: false,
+            ..Request::default()
         };
         (0..world).map(of).collect()
     };
@@ -63,6 +64,7 @@ fn subjects(world: u32) -> Vec<Subject> {
         requests: base(
             Call::Broadcast {
                 root: Rank(world / 2),
+                algorithm: Algorithm::Binomial,
             },
             3,
             Codec::None,
@@ -76,9 +78,19 @@ fn subjects(world: u32) -> Vec<Subject> {
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
         all.push(Subject {
             name: format!("all_gather {algorithm}"),
-            requests: base(Call::AllGather { algorithm }, 3, Codec::None),
+            requests: base(
+                Call::AllGather {
+                    counts: Counts::Equal,
+                    algorithm,
+                },
+                3,
+                Codec::None,
+            ),
             op: |r, _| match &r.call {
-                Call::AllGather { algorithm } => Op::new(Kind::AllGather).by(*algorithm),
+                Call::AllGather {
+                    counts: Counts::Equal,
+                    algorithm,
+                } => Op::new(Kind::AllGather(Counts::Equal)).by(*algorithm),
                 _ => unreachable!(),
             },
         });
@@ -102,6 +114,7 @@ fn subjects(world: u32) -> Vec<Subject> {
             slice: 1 << 20,
             codec,
             widen: false,
+            ..Request::default()
         };
         all.push(Subject {
             name: format!("mix {codec}"),

@@ -8,8 +8,8 @@ mod common;
 
 use common::sim::{Job, config};
 use gaggle_core::{
-    Algorithm, Cause, Error, Finished, Form, Kind, Lane, Op, Pending, Rank, Reduce, Region, Round,
-    Weight,
+    Algorithm, Cause, Counts, Error, Finished, Form, Kind, Lane, Op, Pending, Rank, Reduce, Region,
+    Round, Weight,
 };
 use gaggle_transport::sim::Fault;
 use rand::{Rng, SeedableRng, seq::SliceRandom};
@@ -101,7 +101,7 @@ impl Call {
         let op = match &self.what {
             What::AllReduce(reduce, algorithm) => Op::new(Kind::AllReduce(*reduce)).by(*algorithm),
             What::Broadcast(root) => Op::new(Kind::Broadcast { root: Rank(*root) }),
-            What::AllGather(algorithm) => Op::new(Kind::AllGather).by(*algorithm),
+            What::AllGather(algorithm) => Op::new(Kind::AllGather(Counts::Equal)).by(*algorithm),
             What::Barrier => Op::new(Kind::Barrier),
             What::Mix(stride) => Op::new(Kind::Mix {
                 round: round_of(world, rank, *stride),
@@ -149,6 +149,7 @@ impl Call {
                     Reduce::Min => at(i).fold(f64::INFINITY, f64::min),
                     Reduce::Max => at(i).fold(f64::NEG_INFINITY, f64::max),
                     Reduce::Prod => at(i).product(),
+                    other => panic!("{other} of floats"),
                 })
                 .collect(),
         }
@@ -256,7 +257,7 @@ fn run(seed: u64) -> Run {
             pending.push((
                 rank,
                 call,
-                comm.start(calls[call].op(world, rank), Region::new(input)),
+                comm.start(calls[call].op(world, rank), Region::new(input).into()),
             ));
         }
         job.pump();
@@ -465,7 +466,7 @@ fn weighted_means_with_drained_ranks_in_any_order_of_arrival() {
                             job.engines[r as usize]
                                 .group()
                                 .communicator()
-                                .start(op, Region::new(input)),
+                                .start(op, Region::new(input).into()),
                         )
                     })
                     .collect();
@@ -504,15 +505,21 @@ fn recorded(world: u32, rank: u32, len: u64) -> Vec<(Op, gaggle_collectives::Cal
     }
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
         all.push((
-            Op::new(Kind::AllGather).by(algorithm),
-            Planned::AllGather { algorithm },
+            Op::new(Kind::AllGather(Counts::Equal)).by(algorithm),
+            Planned::AllGather {
+                counts: Counts::Equal,
+                algorithm,
+            },
             parts,
         ));
     }
     let root = Rank(world / 2);
     all.push((
         Op::new(Kind::Broadcast { root }),
-        Planned::Broadcast { root },
+        Planned::Broadcast {
+            root,
+            algorithm: Algorithm::Binomial,
+        },
         n,
     ));
     if len == 0 {
@@ -550,6 +557,7 @@ fn assert_is_the_plan(record: &[gaggle_engine::Record], plan: &gaggle_collective
             | Action::Divide { span, .. }
             | Action::Recode { span, .. } => (None, *span),
             Action::Mix { own, .. } => (None, *own),
+            other => panic!("no plan here has {other}"),
         };
         assert_eq!((r.peer, r.span), (peer, span), "step {}", r.step);
         for before in &step.after {
@@ -585,7 +593,9 @@ fn the_record_of_a_run_is_the_plan() {
                         let group = job.engines[r as usize].group();
                         (
                             r,
-                            group.communicator().start(op, Region::new(vec![1f64; n])),
+                            group
+                                .communicator()
+                                .start(op, Region::new(vec![1f64; n]).into()),
                         )
                     })
                     .collect();
@@ -602,6 +612,7 @@ fn the_record_of_a_run_is_the_plan() {
                         slice: 5,
                         codec: gaggle_core::Codec::None,
                         widen: false,
+                        ..Request::default()
                     };
                     let record = job.engines[rank as usize].take_record();
                     assert_is_the_plan(&record, &plan(&request).unwrap());
@@ -640,7 +651,7 @@ fn a_stopped_rank_is_named_even_by_those_who_only_wait_for_its_neighbours() {
                     pending[r] = Some(
                         group
                             .communicator()
-                            .start(Op::new(what), Region::new(vec![1.0f64; 8])),
+                            .start(Op::new(what), Region::new(vec![1.0f64; 8]).into()),
                     );
                 }
             }

@@ -46,6 +46,79 @@ pub fn decode(codec: Codec, dtype: DType, dst: &mut [u8], src: &[u8]) {
     convert(dst, dtype, src, wire_type(codec, dtype));
 }
 
+/// What is remembered between two parts of a message that is decoded as it comes: the scale of the block in which the last part ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decoding {
+    scale: f32,
+}
+
+/// Fills `room` with a message's wire bytes from byte `at` on: what `encode` of `factor` times all its elements `message` would have there. `at` and the room are multiples of the codec's unit.
+///
+/// # Panics
+/// If the codec does not apply to `dtype`, or the room reaches beyond the message.
+pub fn encode_at(
+    codec: Codec,
+    dtype: DType,
+    room: &mut [u8],
+    message: &[u8],
+    at: u64,
+    factor: f64,
+) {
+    let _ = factor;
+    let wire = wire_type(codec, dtype).size();
+    let lo = at as usize / wire * dtype.size();
+    let hi = lo + room.len() / wire * dtype.size();
+    encode(codec, dtype, room, &message[lo..hi]);
+}
+
+/// Decodes a message's wire bytes from byte `at` on into its elements `message`. Parts come in order; `at` and `bytes` are multiples of the codec's unit.
+///
+/// # Panics
+/// If the codec does not apply to `dtype`, or the bytes reach beyond the message.
+pub fn decode_at(
+    codec: Codec,
+    dtype: DType,
+    message: &mut [u8],
+    bytes: &[u8],
+    at: u64,
+    state: &mut Decoding,
+) {
+    let _ = state;
+    let wire = wire_type(codec, dtype).size();
+    let lo = at as usize / wire * dtype.size();
+    let hi = lo + bytes.len() / wire * dtype.size();
+    decode(codec, dtype, &mut message[lo..hi], bytes);
+}
+
+/// Error feedback for one message of f32: x ← `buf` + `residual`; `buf` ← what the codec makes of x; `residual` ← x − `buf`, 0 where that is not finite.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn compensate(codec: Codec, buf: &mut [u8], residual: &mut [f32]) {
+    same_elements(
+        "compensate",
+        (DType::F32, buf.len()),
+        (DType::F32, residual.len() * 4),
+    );
+    let mut at = 0;
+    tiles::each_mut::<f32>(buf, |xs| {
+        for x in xs.iter_mut() {
+            *x += residual[at];
+            residual[at] = *x;
+            at += 1;
+        }
+    });
+    recode(codec, DType::F32, buf);
+    let mut at = 0;
+    tiles::each::<f32>(buf, |xs| {
+        for x in xs {
+            let lost = residual[at] - x;
+            residual[at] = if lost.is_finite() { lost } else { 0.0 };
+            at += 1;
+        }
+    });
+}
+
 /// Replaces elements by what a receiver decodes of them: `decode(encode(x))`.
 ///
 /// # Panics

@@ -30,6 +30,10 @@ fn combine_as<T: Num>(reduce: Reduce, dst: &mut [u8], incoming: &[u8], incoming_
         (Reduce::Prod, true) => tiles::zip::<T, T>(dst, incoming, |a, b| b.mul(a)),
         (Reduce::Min, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.min(b)),
         (Reduce::Max, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.max(b)),
+        (Reduce::Band, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.band(b)),
+        (Reduce::Bor, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.bor(b)),
+        (Reduce::Bxor, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.bxor(b)),
+        (Reduce::User, _) => panic!("combine: a user's reduction is the user's to call"),
     }
 }
 

@@ -30,6 +30,15 @@ pub struct Term<'a> {
     pub weight: Option<Weight>,
 }
 
+/// What else a fold may be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// The correctly rounded sum or mean, whatever the order of the terms; SUM and MEAN of floats only.
+    pub exact: bool,
+    /// What a mean is divided by instead of Σw.
+    pub divisor: Option<Weight>,
+}
+
 /// `dst` = the reduction of all terms, folded in their order: f32 and f64 in f64, 16-bit floats in f32, integers wrapping; rounded once.
 ///
 /// With weights (MEAN only; a term without one counts as 1) it is Σ wᵢxᵢ / Σ wᵢ; terms of weight 0 are never read, and a single remaining term is taken as it is.
@@ -38,6 +47,18 @@ pub struct Term<'a> {
 /// # Panics
 /// If a term's length does not fit `dst`, on weights with another reduction than MEAN or on integers, and for terms of a type that cannot be folded into `dtype`.
 pub fn fold(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>]) {
+    fold_with(dtype, reduce, dst, terms, How::default());
+}
+
+/// As [`fold`], in another way.
+///
+/// # Panics
+/// As `fold`; and where [`How::exact`] is asked of anything but a sum or mean of floats.
+pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], how: How) {
+    assert!(
+        how == How::default(),
+        "exact folds and divisors are to come"
+    );
     let n = elements("fold", dtype, dst.len());
     for term in terms {
         if let Source::Bytes { bytes, dtype } = term.source {
@@ -154,6 +175,10 @@ fn accumulate<W: Wide>(acc: &mut [W], part: &[u8], dtype: DType, step: Step<W>) 
         (false, None, Reduce::Prod) => W::fold_in(acc, part, dtype, |a, x| a.mul(x)),
         (false, None, Reduce::Min) => W::fold_in(acc, part, dtype, |a, x| a.min(x)),
         (false, None, Reduce::Max) => W::fold_in(acc, part, dtype, |a, x| a.max(x)),
+        (false, None, Reduce::Band) => W::fold_in(acc, part, dtype, |a, x| a.band(x)),
+        (false, None, Reduce::Bor) => W::fold_in(acc, part, dtype, |a, x| a.bor(x)),
+        (false, None, Reduce::Bxor) => W::fold_in(acc, part, dtype, |a, x| a.bxor(x)),
+        (false, None, Reduce::User) => panic!("fold: a user's reduction is the user's to call"),
     }
 }
 

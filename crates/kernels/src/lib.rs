@@ -27,9 +27,9 @@ mod mix;
 mod num;
 mod tiles;
 
-pub use codec::{convert, decode, encode, recode};
+pub use codec::{Decoding, compensate, convert, decode, decode_at, encode, encode_at, recode};
 pub use combine::{combine, combine_weighted, divide, scale, weigh};
-pub use fold::{Source, Term, fold};
+pub use fold::{How, Source, Term, fold, fold_with};
 pub use mix::{MixTerm, mix};
 
 use gaggle_core::DType;
@@ -64,6 +64,30 @@ macro_rules! by_dtype {
             }
             gaggle_core::DType::U8 => {
                 type $T = u8;
+                $e
+            }
+            gaggle_core::DType::I8 => {
+                type $T = i8;
+                $e
+            }
+            gaggle_core::DType::I16 => {
+                type $T = i16;
+                $e
+            }
+            gaggle_core::DType::U16 => {
+                type $T = u16;
+                $e
+            }
+            gaggle_core::DType::U32 => {
+                type $T = u32;
+                $e
+            }
+            gaggle_core::DType::U64 => {
+                type $T = u64;
+                $e
+            }
+            gaggle_core::DType::Bool => {
+                type $T = gaggle_core::Bool;
                 $e
             }
         }

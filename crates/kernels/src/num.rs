@@ -1,6 +1,6 @@
 //! The numbers: for each element type its four operations and the wider type it is folded in.
 
-use gaggle_core::{DType, Element};
+use gaggle_core::{Bool, DType, Element};
 use half::{bf16, f16};
 
 /// An element type with its arithmetic. Operations on floats give the canonical NaN and round once.
@@ -16,6 +16,18 @@ pub(crate) trait Num: Element {
     fn mul(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
+    /// Bitwise; floats have none and panic.
+    fn band(self, _other: Self) -> Self {
+        panic!("bitwise reductions are not defined on {}", Self::DTYPE)
+    }
+    /// As `band`.
+    fn bor(self, _other: Self) -> Self {
+        panic!("bitwise reductions are not defined on {}", Self::DTYPE)
+    }
+    /// As `band`.
+    fn bxor(self, _other: Self) -> Self {
+        panic!("bitwise reductions are not defined on {}", Self::DTYPE)
+    }
 }
 
 /// A type that others are folded in.
@@ -63,6 +75,12 @@ macro_rules! integers {
             fn min(self, other: $t) -> $t { Ord::min(self, other) }
             #[inline(always)]
             fn max(self, other: $t) -> $t { Ord::max(self, other) }
+            #[inline(always)]
+            fn band(self, other: $t) -> $t { self & other }
+            #[inline(always)]
+            fn bor(self, other: $t) -> $t { self | other }
+            #[inline(always)]
+            fn bxor(self, other: $t) -> $t { self ^ other }
         }
         impl Wide for $t {
             fn factor(_: f64) -> $t {
@@ -82,7 +100,67 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(i32, i64, u8);
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+/// Truth values: SUM and MAX are or, PROD and MIN and; results are 0 or 1.
+impl Num for Bool {
+    type Wide = Bool;
+    const ZERO: Bool = Bool(0);
+    #[inline(always)]
+    fn wide(self) -> Bool {
+        self
+    }
+    #[inline(always)]
+    fn narrow(w: Bool) -> Bool {
+        Bool(u8::from(w.0 != 0))
+    }
+    #[inline(always)]
+    fn add(self, other: Bool) -> Bool {
+        Bool(u8::from(self.0 != 0) | u8::from(other.0 != 0))
+    }
+    #[inline(always)]
+    fn mul(self, other: Bool) -> Bool {
+        Bool(u8::from(self.0 != 0) & u8::from(other.0 != 0))
+    }
+    #[inline(always)]
+    fn min(self, other: Bool) -> Bool {
+        self.mul(other)
+    }
+    #[inline(always)]
+    fn max(self, other: Bool) -> Bool {
+        self.add(other)
+    }
+    #[inline(always)]
+    fn band(self, other: Bool) -> Bool {
+        self.mul(other)
+    }
+    #[inline(always)]
+    fn bor(self, other: Bool) -> Bool {
+        self.add(other)
+    }
+    #[inline(always)]
+    fn bxor(self, other: Bool) -> Bool {
+        Bool(u8::from(self.0 != 0) ^ u8::from(other.0 != 0))
+    }
+}
+impl Wide for Bool {
+    fn factor(_: f64) -> Bool {
+        panic!("weights and factors are not defined on bool")
+    }
+    fn sub(self, _: Bool) -> Bool {
+        panic!("subtraction is not defined on bool")
+    }
+    fn div(self, _: Bool) -> Bool {
+        panic!("division is not defined on bool")
+    }
+    fn recode(_: &mut [Bool]) {
+        panic!("codecs do not apply to bool")
+    }
+    fn fold_in(acc: &mut [Bool], bytes: &[u8], dtype: DType, f: impl Fn(Bool, Bool) -> Bool) {
+        assert!(dtype == DType::Bool, "{dtype} folded into bool");
+        fold_as::<Bool, Bool>(acc, bytes, |x| x, f);
+    }
+}
 
 /// The pieces of `bytes` against the matching pieces of `acc`.
 #[inline(always)]

@@ -43,6 +43,7 @@ pub(super) struct Cell {
 }
 
 pub(super) struct Memory {
+    input: Vec<Cell>,
     pub(super) user: Vec<Cell>,
     scratch: Vec<Cell>,
     /// Whose weights a slot sums up.
@@ -53,6 +54,7 @@ impl Memory {
     fn cells(&mut self, span: Span) -> &mut [Cell] {
         let range = span.at as usize..span.end() as usize;
         match span.buf {
+            Buf::Input => &mut self.input[range],
             Buf::User => &mut self.user[range],
             Buf::Scratch => &mut self.scratch[range],
         }
@@ -87,6 +89,7 @@ impl<'a> Run<'a> {
                 *own = RankSet::only(rank);
             }
             Memory {
+                input: vec![cell(UNDEFINED); plan.input_len as usize],
                 user: (0..plan.user_len)
                     .map(|elem| cell(values.input(rank, elem)))
                     .collect(),
@@ -362,6 +365,16 @@ impl<'a> Run<'a> {
                     *value = self.values.mixed(*value, &others, *form, *codec);
                 }
                 (*own, self.write(rank, idx, *own, &values))
+            }
+            Action::Compensate { .. }
+            | Action::Arrive { .. }
+            | Action::AwaitAll { .. }
+            | Action::GroupFold { .. }
+            | Action::GroupCopy { .. } => {
+                return Err(Fault::BadOperand {
+                    at: self.world.at(rank, idx),
+                    what: "is not known to the checker",
+                });
             }
         };
         // With weights of 0 a step may rightly have no effect.

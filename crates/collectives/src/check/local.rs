@@ -83,6 +83,18 @@ pub(crate) fn touched(action: &Action) -> SmallVec<[(Span, bool); 8]> {
             all.push((*src, false));
             all.push((*dst, true));
         }
+        Action::Compensate { span, .. } => all.push((*span, true)),
+        Action::Arrive { .. } | Action::AwaitAll { .. } => {}
+        Action::GroupFold { from, at, len, .. } => {
+            let span = |buf| Span {
+                buf,
+                at: *at,
+                len: *len,
+            };
+            all.push((span(*from), false));
+            all.push((span(Buf::User), true));
+        }
+        Action::GroupCopy { dst, .. } => all.push((*dst, true)),
         Action::Mix { own, operands, .. } => {
             all.push((*own, true));
             all.extend(operands.iter().map(|&o| (o, false)));
@@ -111,7 +123,12 @@ fn slots(action: &Action) -> (SmallVec<[Slot; 8]>, Option<Slot>) {
         Action::Copy { unless_zero, .. } | Action::Recode { unless_zero, .. } => {
             reads.extend(*unless_zero);
         }
-        Action::Mix { .. } => {}
+        Action::Compensate { unless_zero, .. } => reads.extend(*unless_zero),
+        Action::GroupFold { sum, .. } => write = *sum,
+        Action::Mix { .. }
+        | Action::Arrive { .. }
+        | Action::AwaitAll { .. }
+        | Action::GroupCopy { .. } => {}
     }
     (reads, write)
 }
@@ -120,6 +137,7 @@ fn check_bounds(world: &World<'_>, rank: usize, idx: u32) -> Result<(), Fault> {
     let plan = &world.plans[rank];
     for (span, _) in touched(&world.steps[rank][idx as usize].action) {
         let len = match span.buf {
+            Buf::Input => plan.input_len,
             Buf::User => plan.user_len,
             Buf::Scratch => plan.scratch_len,
         };

@@ -104,7 +104,7 @@ impl Run<'_> {
                 let own = self.values.input(rank, elem);
                 (own, "changed, though there is nothing to combine it with")
             }
-            Call::Broadcast { root } => {
+            Call::Broadcast { root, .. } => {
                 let roots = self.values.input(root.idx(), elem);
                 (roots, "that is not the root's")
             }
@@ -117,6 +117,13 @@ impl Run<'_> {
             Call::Mix { .. } => {
                 let average = self.promised_mix(promise, rank, elem);
                 (average, "that is not the average of its neighbours'")
+            }
+            _ => {
+                return Err(self.wrong(
+                    rank,
+                    elem,
+                    "of an operation that the checker does not know",
+                ));
             }
         };
         if value == want {

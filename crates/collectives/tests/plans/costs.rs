@@ -3,7 +3,7 @@
 use crate::{all_reduce, plans, request};
 use gaggle_collectives::check::depth;
 use gaggle_collectives::{Call, Cost, Plan, Promise, Request, bytes_sent, plan};
-use gaggle_core::{Algorithm, Codec, DType, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Form, Rank, Reduce};
 use std::collections::BTreeSet;
 
 /// Everything that is planned, for one world and length.
@@ -28,10 +28,24 @@ fn all(world: u32, len: u64) -> Vec<Request> {
         ..all_reduce(Reduce::Mean, Algorithm::Direct, world, len)
     });
     for root in [0, world / 2, world - 1].map(Rank) {
-        all.push(request(Call::Broadcast { root }, world, len));
+        all.push(request(
+            Call::Broadcast {
+                root,
+                algorithm: Algorithm::Binomial,
+            },
+            world,
+            len,
+        ));
     }
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
-        all.push(request(Call::AllGather { algorithm }, world, len));
+        all.push(request(
+            Call::AllGather {
+                counts: Counts::Equal,
+                algorithm,
+            },
+            world,
+            len,
+        ));
     }
     all.push(request(Call::Barrier, world, 0));
     all

@@ -4,7 +4,7 @@ use crate::{all_reduce, plans, request};
 use gaggle_collectives::{
     Action, Arrive, Buf, Call, Fault, Operand, Plan, Promise, Span, Step, check,
 };
-use gaggle_core::{Algorithm, Codec, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, Rank, Reduce};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -34,7 +34,14 @@ fn ring_sum(world: u32, len: u64) -> Promise {
 #[test]
 fn missing_receive() {
     let fault = fault(
-        &Promise::of_all(&request(Call::Broadcast { root: Rank(0) }, 3, 4)),
+        &Promise::of_all(&request(
+            Call::Broadcast {
+                root: Rank(0),
+                algorithm: Algorithm::Binomial,
+            },
+            3,
+            4,
+        )),
         |p| {
             change(p, 2, Vec::clear);
         },
@@ -49,7 +56,14 @@ fn missing_receive() {
 #[test]
 fn missing_send() {
     let fault = fault(
-        &Promise::of_all(&request(Call::Broadcast { root: Rank(0) }, 3, 4)),
+        &Promise::of_all(&request(
+            Call::Broadcast {
+                root: Rank(0),
+                algorithm: Algorithm::Binomial,
+            },
+            3,
+            4,
+        )),
         |p| {
             change(p, 0, |steps| {
                 steps.remove(0);
@@ -66,7 +80,14 @@ fn missing_send() {
 #[test]
 fn wrong_length() {
     let fault = fault(
-        &Promise::of_all(&request(Call::Broadcast { root: Rank(1) }, 2, 4)),
+        &Promise::of_all(&request(
+            Call::Broadcast {
+                root: Rank(1),
+                algorithm: Algorithm::Binomial,
+            },
+            2,
+            4,
+        )),
         |p| {
             change(p, 0, |steps| {
                 let Action::Recv { dst, .. } = &mut steps[0].action else {
@@ -141,6 +162,7 @@ fn overlapping_writes() {
     let fault = fault(
         &Promise::of_all(&request(
             Call::AllGather {
+                counts: Counts::Equal,
                 algorithm: Algorithm::Direct,
             },
             3,

@@ -26,6 +26,7 @@ fn request(call: Call, world: u32, len: u64) -> Request {
         slice: len.max(1),
         codec: Codec::None,
         widen: false,
+        ..Request::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{all_reduce, plans, request, snapshot};
 use gaggle_collectives::{Call, Promise, Request, accepted_mutants, check, mutants};
-use gaggle_core::{Algorithm, Codec, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, Rank, Reduce};
 
 /// What is mutated. Every chunk has elements, and where slices matter there are two.
 fn operations(world: u32) -> Vec<(String, Promise)> {
@@ -43,10 +43,24 @@ fn operations(world: u32) -> Vec<(String, Promise)> {
     let root = Rank(world / 2);
     add(
         "broadcast".into(),
-        request(Call::Broadcast { root }, world, 3),
+        request(
+            Call::Broadcast {
+                root,
+                algorithm: Algorithm::Binomial,
+            },
+            world,
+            3,
+        ),
     );
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
-        let gather = request(Call::AllGather { algorithm }, world, 3);
+        let gather = request(
+            Call::AllGather {
+                counts: Counts::Equal,
+                algorithm,
+            },
+            world,
+            3,
+        );
         add(format!("all_gather {algorithm}"), gather);
     }
     add("barrier".into(), request(Call::Barrier, world, 0));

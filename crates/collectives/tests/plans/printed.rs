@@ -2,7 +2,7 @@
 
 use crate::{all_reduce, plans, request, snapshot};
 use gaggle_collectives::{Call, Promise, Request, explain};
-use gaggle_core::{Algorithm, Codec, DType, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Form, Rank, Reduce};
 
 fn print(name: &str, dtype: DType, build: impl Fn(u32) -> Promise) {
     let mut text = String::new();
@@ -68,12 +68,26 @@ fn others() {
     print("broadcast", DType::I64, |world| {
         Promise::of_all(&Request {
             slice: 3,
-            ..request(Call::Broadcast { root: Rank(1) }, world, 5)
+            ..request(
+                Call::Broadcast {
+                    root: Rank(1),
+                    algorithm: Algorithm::Binomial,
+                },
+                world,
+                5,
+            )
         })
     });
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
         print(&format!("all_gather_{algorithm}"), DType::U8, |world| {
-            Promise::of_all(&request(Call::AllGather { algorithm }, world, 3))
+            Promise::of_all(&request(
+                Call::AllGather {
+                    counts: Counts::Equal,
+                    algorithm,
+                },
+                world,
+                3,
+            ))
         });
     }
     print("barrier", DType::U8, |world| {

@@ -2,7 +2,7 @@
 
 use crate::{all_reduce, plans, request};
 use gaggle_collectives::{Call, Promise, Request, check};
-use gaggle_core::{Algorithm, Codec, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, Rank, Reduce};
 
 fn lengths(world: u32) -> Vec<u64> {
     let p = u64::from(world);
@@ -129,13 +129,23 @@ fn broadcast_reaches_everybody_from_any_root() {
     for root in [0, 1, 2, 4, 6, 15, 16, 31] {
         prove_all(|world, len| {
             let root = Rank(root % world);
-            request(Call::Broadcast { root }, world, len)
+            request(
+                Call::Broadcast {
+                    root,
+                    algorithm: Algorithm::Binomial,
+                },
+                world,
+                len,
+            )
         });
     }
     for world in 1..=33 {
         for root in (0..world).map(Rank) {
             prove(&Promise::of_all(&request(
-                Call::Broadcast { root },
+                Call::Broadcast {
+                    root,
+                    algorithm: Algorithm::Binomial,
+                },
                 world,
                 3,
             )));
@@ -151,7 +161,14 @@ fn all_gather_brings_every_part() {
                 for slice in [len.max(1), 7, 1] {
                     prove(&Promise::of_all(&Request {
                         slice,
-                        ..request(Call::AllGather { algorithm }, world, len)
+                        ..request(
+                            Call::AllGather {
+                                counts: Counts::Equal,
+                                algorithm,
+                            },
+                            world,
+                            len,
+                        )
                     }));
                 }
             }

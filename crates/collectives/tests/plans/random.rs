@@ -2,7 +2,7 @@
 
 use crate::{all_reduce, plans, request};
 use gaggle_collectives::{Call, Cost, Promise, Request, bytes_sent, check};
-use gaggle_core::{Algorithm, Codec, DType, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Form, Rank, Reduce};
 use proptest::prelude::*;
 
 /// All ranks' requests on a graph given by its edges; each rank names its neighbours in an order of its own.
@@ -97,9 +97,9 @@ proptest! {
             1 => all_reduce(reduce, Algorithm::RecursiveDoubling, world, len),
             2 => all_reduce(reduce, Algorithm::Direct, world, len),
             3 => Request { codec: Codec::Bf16, ..all_reduce(reduce, Algorithm::Direct, world, len) },
-            4 => request(Call::Broadcast { root: Rank(root % world) }, world, len),
-            5 => request(Call::AllGather { algorithm: Algorithm::Ring }, world, len / 8),
-            _ => request(Call::AllGather { algorithm: Algorithm::Direct }, world, len / 8),
+            4 => request(Call::Broadcast { root: Rank(root % world) , algorithm: Algorithm::Binomial }, world, len),
+            5 => request(Call::AllGather { counts: Counts::Equal, algorithm: Algorithm::Ring }, world, len / 8),
+            _ => request(Call::AllGather { counts: Counts::Equal, algorithm: Algorithm::Direct }, world, len / 8),
         };
         let promise = Promise::of_all(&Request { slice, widen, ..base });
         let plans = plans(&promise);

@@ -2,7 +2,7 @@
 
 use crate::{all_reduce, request};
 use gaggle_collectives::{Call, PlanError, Request, plan};
-use gaggle_core::{Algorithm, Codec, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, Rank, Reduce};
 
 fn refusal(req: &Request) -> PlanError {
     plan(req).expect_err("the request has no plan")
@@ -30,8 +30,20 @@ fn codecs_that_would_round_at_every_hop() {
 fn codecs_of_operations_that_have_none() {
     let algorithm = Algorithm::Ring;
     let calls = [
-        (Call::Broadcast { root: Rank(0) }, "broadcast"),
-        (Call::AllGather { algorithm }, "all_gather"),
+        (
+            Call::Broadcast {
+                root: Rank(0),
+                algorithm: Algorithm::Binomial,
+            },
+            "broadcast",
+        ),
+        (
+            Call::AllGather {
+                counts: Counts::Equal,
+                algorithm,
+            },
+            "all_gather",
+        ),
         (Call::Barrier, "barrier"),
     ];
     for (call, name) in calls {
@@ -53,7 +65,14 @@ fn algorithms_that_do_something_else() {
     );
     let algorithm = Algorithm::RecursiveDoubling;
     check(
-        &request(Call::AllGather { algorithm }, 4, 10),
+        &request(
+            Call::AllGather {
+                counts: Counts::Equal,
+                algorithm,
+            },
+            4,
+            10,
+        ),
         "all_gather has no plan by recursive_doubling; it has ring, direct",
     );
 }
@@ -62,7 +81,14 @@ fn algorithms_that_do_something_else() {
 fn ranks_that_do_not_exist() {
     let root = Rank(4);
     check(
-        &request(Call::Broadcast { root }, 4, 10),
+        &request(
+            Call::Broadcast {
+                root,
+                algorithm: Algorithm::Binomial,
+            },
+            4,
+            10,
+        ),
         "root: rank 4 of 4",
     );
     let req = Request {
@@ -108,7 +134,14 @@ fn numbers_that_make_no_plan() {
         check(&Request { slice: 1, ..req }, too_many);
     }
     let algorithm = Algorithm::Direct;
-    let req = request(Call::AllGather { algorithm }, 1 << 20, 1 << 50);
+    let req = request(
+        Call::AllGather {
+            counts: Counts::Equal,
+            algorithm,
+        },
+        1 << 20,
+        1 << 50,
+    );
     assert!(matches!(
         refusal(&req),
         PlanError::BadNumber { field: "len", .. }

@@ -3,8 +3,9 @@
 //! Independent of plans, engine and transports, so it says what the right answer is.
 
 use gaggle_core::{
-    Cause, Clock, Codec, Communicator, DType, Descriptor, Done, Error, Finished, Float, Group,
-    GroupInfo, Kind, LinkStats, Op, Pending, Rank, Reduce, Region, SystemClock, ViewMut, Weight,
+    Borrowed, Cancel, Cause, Clock, Codec, Communicator, Counts, DType, Descriptor, Done, Error,
+    Finished, Float, Group, GroupInfo, Kind, LinkStats, Op, Owned, Pending, Persistent, Rank,
+    Reduce, Region, SystemClock, Weight,
     raw::{bytes_of, elements_of},
 };
 use half::bf16;
@@ -70,6 +71,8 @@ pub fn world(n: u32, timeout: Duration) -> Vec<Group> {
                     rank: Rank(r),
                     world_ranks: (0..n).map(Rank).collect(),
                     epoch: 0,
+                    initial_size: n,
+                    incarnation: 0,
                 },
                 next: Mutex::default(),
                 bytes: AtomicU64::new(0),
@@ -187,6 +190,7 @@ impl FakePending {
         });
         Finished {
             io: Some(io),
+            input: None,
             result,
         }
     }
@@ -219,6 +223,10 @@ impl Pending for FakePending {
     fn is_done(&self) -> bool {
         self.hub.take(self.id, self.rank).is_some()
     }
+
+    fn canceller(&self) -> Arc<dyn Cancel> {
+        unreachable!("nobody cancels the fake's operations")
+    }
 }
 
 impl Communicator for Fake {
@@ -226,8 +234,16 @@ impl Communicator for Fake {
         &self.info
     }
 
-    fn run(&self, op: &Op, mut io: ViewMut<'_>) -> Result<Done, Error> {
+    fn run(&self, op: &Op, memory: Borrowed<'_>) -> Result<Done, Error> {
+        let mut io = memory.io;
         let dtype = io.dtype();
+        if let Some(input) = memory.input {
+            let at = match op.kind {
+                Kind::AllGather(_) => self.info.rank.idx() * input.bytes().len(),
+                _ => 0,
+            };
+            io.bytes()[at..at + input.bytes().len()].copy_from_slice(input.bytes());
+        }
         let id = self.enter(op, dtype, io.bytes());
         let (result, weight) = self
             .hub
@@ -238,7 +254,12 @@ impl Communicator for Fake {
         Ok(done)
     }
 
-    fn start(&self, op: Op, mut io: Region) -> Box<dyn Pending> {
+    fn start(&self, op: Op, memory: Owned) -> Box<dyn Pending> {
+        assert!(
+            memory.input.is_none(),
+            "the fake starts operations in place"
+        );
+        let mut io = memory.io;
         let dtype = io.dtype();
         let started = self.hub.clock.now();
         let id = self.enter(&op, dtype, io.view().unwrap().bytes());
@@ -251,6 +272,24 @@ impl Communicator for Fake {
             io: Some(io),
         })
     }
+
+    fn persistent(&self, _: Op, _: Owned) -> Result<Box<dyn Persistent>, Box<Finished>> {
+        unreachable!("nobody repeats the fake's operations")
+    }
+
+    fn rebuild(&self, _: Duration) -> Result<Arc<dyn Communicator>, Error> {
+        Err(Error::invalid("rebuild", "the fake does not"))
+    }
+
+    fn explain(&self, _: &Op, _: DType, _: usize) -> Result<String, Error> {
+        Err(Error::invalid("explain", "the fake does not"))
+    }
+
+    fn feedback(&self, _: u64) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn set_feedback(&self, _: u64, _: Vec<f32>) {}
 
     fn subgroup(&self, _: &[Rank], _: &str) -> Result<Arc<dyn Communicator>, Error> {
         Err(Error::invalid("subgroup", "the fake has none"))
@@ -304,7 +343,7 @@ fn solve(come: &BTreeMap<u32, Entry>) -> Result<Vec<Vec<u8>>, Error> {
     Ok(match &first.op.kind {
         Kind::Barrier => vec![vec![]; come.len()],
         Kind::Broadcast { root } => vec![come[&root.0].bytes.clone(); come.len()],
-        Kind::AllGather => {
+        Kind::AllGather(Counts::Equal) => {
             let part = first.bytes.len() / come.len();
             let all: Vec<u8> = come
                 .iter()
@@ -324,6 +363,7 @@ fn floats<T: Float>(come: &BTreeMap<u32, Entry>) -> Vec<Vec<u8>> {
     let coded = |e: &Entry, v: T| match e.op.codec {
         Codec::None => v.to_f64(),
         Codec::Bf16 => bf16::from_f64(v.to_f64()).to_f64(),
+        other => panic!("the fake does not write {other}"),
     };
     let xs: Vec<Vec<T>> = come
         .values()

@@ -381,7 +381,7 @@ impl CommHook<f64> for Twice {
                     buf: None,
                 })?;
                 if let Some(done) = work.outcome() {
-                    bucket.record(&done);
+                    bucket.record(done);
                 }
             }
             Ok(bucket)

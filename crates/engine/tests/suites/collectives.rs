@@ -3,8 +3,8 @@
 use crate::LINK;
 use crate::common::{WORLDS, config, lengths};
 use gaggle_core::{
-    Algorithm, Cause, Codec, Element, Float, Form, Kind, Lane, Max, Mean, Min, Op, Prod, Rank,
-    Reduce, Round, Sum, Weight,
+    Algorithm, Cause, Codec, Counts, Element, Float, Form, Kind, Lane, Max, Mean, Min, Op, Prod,
+    Rank, Reduce, Round, Sum, Weight,
 };
 use half::{bf16, f16};
 
@@ -27,6 +27,7 @@ fn reference(reduce: Reduce, world: u32, i: usize) -> f64 {
         Reduce::Min => values.min().unwrap() as f64,
         Reduce::Max => values.max().unwrap() as f64,
         Reduce::Prod => values.product::<i64>() as f64,
+        other => panic!("{other} of floats"),
     }
 }
 
@@ -98,8 +99,8 @@ fn check_all_reduce<T: Number>(reduces: &[Reduce]) {
 
 #[test]
 fn all_reduce_of_f32_and_f64() {
-    check_all_reduce::<f32>(&Reduce::ALL);
-    check_all_reduce::<f64>(&Reduce::ALL);
+    check_all_reduce::<f32>(&Reduce::ALL[..5]);
+    check_all_reduce::<f64>(&Reduce::ALL[..5]);
 }
 
 #[test]
@@ -292,7 +293,10 @@ fn all_gather_in_rank_order() {
                 let at = group.rank().idx() * len;
                 ring[at..at + len].copy_from_slice(&x);
                 group
-                    .run(&Op::new(Kind::AllGather).by(Algorithm::Ring), &mut ring)
+                    .run(
+                        &Op::new(Kind::AllGather(Counts::Equal)).by(Algorithm::Ring),
+                        &mut ring,
+                    )
                     .unwrap();
                 assert_eq!(ring, want);
             }
@@ -532,7 +536,11 @@ fn mistakes_are_refused_before_anything_is_sent() {
             &mut [0.0],
             "rank 2",
         );
-        check(Op::new(Kind::AllGather), &mut [0.0; 3], "no multiple");
+        check(
+            Op::new(Kind::AllGather(Counts::Equal)),
+            &mut [0.0; 3],
+            "no multiple",
+        );
         check(Op::new(Kind::Barrier), &mut [0.0], "no elements");
         let round = Round {
             from: vec![(me, 1.0)],

@@ -452,6 +452,7 @@ fn plans_of_the_callers_own_are_checked_before_they_run() {
             slice: 100,
             codec: gaggle_core::Codec::None,
             widen: false,
+            ..Request::default()
         };
         let good = plan(&request).unwrap();
         let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Direct);
