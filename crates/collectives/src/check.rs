@@ -8,6 +8,7 @@
 //! - no two steps of a rank that the rank's own dependencies leave unordered touch an element that one of them writes, or a weight slot;
 //! - every send meets exactly one receive of the same length, codec and wire type, and tags are unique per link;
 //! - nothing waits in a circle;
+//! - fused steps touch other ranks' memory only while it is lent, and never two at once where one of them writes;
 //! - every element ends with exactly the contributions promised, each once and rightly weighed, the same expression on all ranks where one value is promised; means hold for all weights positive, some of them 0, and all of them 0;
 //! - no step is without effect.
 //!
@@ -24,6 +25,7 @@ mod local;
 mod matching;
 mod meeting;
 mod outcome;
+mod remote;
 mod values;
 
 pub use fault::{Fault, Where};
@@ -35,6 +37,19 @@ use gaggle_core::Rank;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
     requests: Vec<Request>,
+    folding: Folding,
+}
+
+/// What is promised about the order in which contributions are combined, beside that it is the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Folding {
+    /// Nothing.
+    #[default]
+    Any,
+    /// From left to right by rank, in partial results that may be put together in any way: for reductions that are associative and not commutative.
+    InOrder,
+    /// In rank order, all contributions in one fold that rounds once: for `ordered` and for reductions that are not associative.
+    AtOnce,
 }
 
 impl Promise {
@@ -42,10 +57,11 @@ impl Promise {
     pub fn of(requests: &[Request]) -> Promise {
         Promise {
             requests: requests.to_vec(),
+            folding: Folding::Any,
         }
     }
 
-    /// That of an operation of which every rank asks the same: all but `Call::Mix`.
+    /// That of an operation of which every rank asks the same: all but the neighbour operations, messages, and all-to-all with counts.
     ///
     /// ```
     /// use gaggle_collectives::{Call, Promise, Request, check, plan};
@@ -72,7 +88,16 @@ impl Promise {
                 ..request.clone()
             })
             .collect();
-        Promise { requests }
+        Promise {
+            requests,
+            folding: Folding::Any,
+        }
+    }
+
+    /// With a promise about the order of the folds.
+    pub fn folding(mut self, folding: Folding) -> Promise {
+        self.folding = folding;
+        self
     }
 
     /// One per rank, in rank order.
@@ -112,6 +137,7 @@ pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
     }
     let links = matching::match_messages(&world)?;
     let order = matching::order(&world, &links)?;
+    remote::check_remote(&world, &links, &order)?;
     interpret::check_values(&world, &links, &order, promise)
 }
 
@@ -154,13 +180,23 @@ fn check_fit(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
                 format!("its plan is for {} of {}", plan.rank, plan.world),
             );
         }
-        let len = outcome::user_len(request);
-        if plan.user_len != len {
+        let want = outcome::layout(request);
+        let left_out = |len: u64| want.optional && len == 0;
+        if plan.user_len != want.user && !left_out(plan.user_len) {
             return misfit(
                 rank,
                 format!(
-                    "its plan is for {} elements, the operation for {len}",
-                    plan.user_len
+                    "its plan is for {} elements, the operation for {}",
+                    plan.user_len, want.user
+                ),
+            );
+        }
+        if plan.input_len != want.input && !left_out(plan.input_len) {
+            return misfit(
+                rank,
+                format!(
+                    "its plan reads {} elements of input, the operation gives {}",
+                    plan.input_len, want.input
                 ),
             );
         }

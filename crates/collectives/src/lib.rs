@@ -51,7 +51,7 @@ mod program;
 mod recursive_doubling;
 mod ring;
 
-pub use check::{Fault, Promise, Where, check};
+pub use check::{Fault, Folding, Promise, Where, check};
 pub use cost::{Cost, LinkCost, bytes_sent};
 pub use explain::explain;
 pub use mutate::{Mutant, accepted_mutants, mutants};

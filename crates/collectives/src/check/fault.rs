@@ -87,6 +87,66 @@ pub enum Fault {
         /// What both touch.
         span: Span,
     },
+    /// A rank arrives at a phase a second time.
+    #[error("{first} and {second} both arrive at phase {phase}")]
+    ArrivesTwice {
+        /// One of them.
+        first: Where,
+        /// The other one.
+        second: Where,
+        /// Which phase.
+        phase: u32,
+    },
+    /// Somebody waits for a phase at which not everybody arrives: for ever.
+    #[error("{at}: {} never arrive at phase {phase}", name_ranks(missing))]
+    NeverArrives {
+        /// A step that waits.
+        at: Where,
+        /// For which phase.
+        phase: u32,
+        /// Who has no step that arrives there.
+        missing: Vec<Rank>,
+    },
+    /// Two ranks touch the same elements of memory that both have mapped, at least one writes, and nothing orders the two.
+    #[error("{first} and {second} both touch {owner}'s {span} and nothing orders them")]
+    RemoteRace {
+        /// One of them.
+        first: Where,
+        /// The other one.
+        second: Where,
+        /// Whose memory.
+        owner: Rank,
+        /// What both touch.
+        span: Span,
+    },
+    /// Another rank touches memory before its owner has begun, or when its owner may have ended.
+    #[error("{at} touches {owner}'s {span} {when}")]
+    NotLent {
+        /// The step.
+        at: Where,
+        /// Whose memory.
+        owner: Rank,
+        /// What it touches.
+        span: Span,
+        /// Before or after.
+        when: &'static str,
+    },
+    /// A lossy message, or a copy that must equal it, that error feedback does not make up for.
+    #[error("{at}: {what}")]
+    Feedback {
+        /// The step.
+        at: Where,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Part of a tensor's residual was left out.
+    #[error("{rank} ends with element {elem} of its residual not added to anything")]
+    ResidualLeft {
+        /// Whose.
+        rank: Rank,
+        /// Which element of the residual.
+        elem: u64,
+    },
     /// Two messages of one link with one tag.
     #[error("{first} and {second} use tag {tag} on one link")]
     TagTwice {

@@ -4,6 +4,7 @@ use super::matching::{Event, Links};
 use super::values::{RankSet, Stage, UNDEFINED, Value, Values};
 use super::{Fault, Promise, World, outcome};
 use crate::plan::{Action, Arrive, Buf, Call, Operand, Slot, Span};
+use gaggle_core::Codec;
 use smallvec::SmallVec;
 
 /// Whether the outcome is what the operation promises.
@@ -23,11 +24,11 @@ pub(super) fn check_values(
         patterns.push(RankSet::default());
     }
     for contributors in patterns {
-        let mut run = Run::new(world, contributors);
+        let mut run = Run::new(world, promise, contributors);
         for &event in order {
             run.event(links, event)?;
         }
-        run.check_end(promise)?;
+        run.check_end()?;
     }
     if promise.requests.iter().any(|r| r.call == Call::Barrier) {
         outcome::check_barrier(world, links, order)?;
@@ -39,13 +40,16 @@ pub(super) fn check_values(
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
     pub(super) value: Value,
-    pub(super) writer: Option<u32>,
+    pub(super) writer: Option<Event>,
 }
 
 pub(super) struct Memory {
     input: Vec<Cell>,
     pub(super) user: Vec<Cell>,
     scratch: Vec<Cell>,
+    /// What error feedback keeps: the values, and whether each was added to something.
+    residual: Vec<Value>,
+    pub(super) residual_used: Vec<bool>,
     /// Whose weights a slot sums up.
     pub(super) slots: Vec<RankSet>,
 }
@@ -70,6 +74,7 @@ struct Message {
 /// One execution, for one choice of weights that are not 0.
 pub(super) struct Run<'a> {
     pub(super) world: &'a World<'a>,
+    pub(super) promise: &'a Promise,
     /// Ranks whose weight is not 0; all of them where there are no weights.
     pub(super) contributors: RankSet,
     pub(super) memory: Vec<Memory>,
@@ -77,28 +82,46 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(world: &'a World<'a>, contributors: RankSet) -> Self {
+    fn new(world: &'a World<'a>, promise: &'a Promise, contributors: RankSet) -> Self {
         let mut values = Values::new();
         let memory = |(rank, plan): (usize, &crate::plan::Plan)| {
             let cell = |value| Cell {
                 value,
                 writer: None,
             };
+            let request = &promise.requests[rank];
+            let mut holding = |buf, len| -> Vec<Cell> {
+                (0..len)
+                    .map(|i| match outcome::contribution(request, buf, i) {
+                        Some(elem) => cell(values.input(rank, elem)),
+                        None => cell(UNDEFINED),
+                    })
+                    .collect()
+            };
+            let input = holding(Buf::Input, plan.input_len);
+            let user = holding(Buf::User, plan.user_len);
+            let n_residual = match request.feedback {
+                true => plan.input_len.max(plan.user_len),
+                false => 0,
+            };
             let mut slots = vec![RankSet::default(); plan.n_slots as usize];
             if let Some(own) = slots.first_mut() {
                 *own = RankSet::only(rank);
             }
             Memory {
-                input: vec![cell(UNDEFINED); plan.input_len as usize],
-                user: (0..plan.user_len)
-                    .map(|elem| cell(values.input(rank, elem)))
+                input,
+                user,
+                residual: (0..n_residual)
+                    .map(|elem| values.residual(rank, elem))
                     .collect(),
+                residual_used: vec![false; n_residual as usize],
                 scratch: vec![cell(UNDEFINED); plan.scratch_len as usize],
                 slots,
             }
         };
         Run {
             world,
+            promise,
             contributors,
             memory: world.plans.iter().enumerate().map(memory).collect(),
             values,
@@ -138,19 +161,23 @@ impl<'a> Run<'a> {
 
     /// Returns whether anything changed.
     fn write(&mut self, rank: usize, idx: u32, span: Span, values: &[Value]) -> bool {
+        self.write_from(rank, (rank as u32, idx), span, values)
+    }
+
+    fn write_from(&mut self, rank: usize, by: Event, span: Span, values: &[Value]) -> bool {
         let mut changed = false;
         for (cell, &value) in self.memory[rank].cells(span).iter_mut().zip(values) {
             changed |= cell.value != value;
             *cell = Cell {
                 value,
-                writer: Some(idx),
+                writer: Some(by),
             };
         }
         changed
     }
 
     fn event(&mut self, links: &Links, (rank, idx): Event) -> Result<(), Fault> {
-        match links[rank as usize][idx as usize] {
+        match links.other((rank, idx)) {
             Some((to, recv)) => {
                 let message = self.send(rank as usize, idx)?;
                 self.recv(to as usize, recv, message)
@@ -184,12 +211,137 @@ impl<'a> Run<'a> {
                 *value = self.values.scaled(*value, factor);
             }
             *value = self.values.converted(*value, wire);
-            *value = self.values.coded(*value, codec);
+        }
+        if self.slot_counts(rank, weight) {
+            self.encode(rank, idx, &mut values, codec)?;
         }
         Ok(Message {
             values,
             weight: weight.map(|s| self.memory[rank].slots[s as usize].clone()),
         })
+    }
+
+    /// As a message, or a copy that must equal one, comes out of the codec.
+    fn encode(
+        &mut self,
+        rank: usize,
+        idx: u32,
+        values: &mut [Value],
+        codec: Codec,
+    ) -> Result<(), Fault> {
+        if codec == Codec::None {
+            return Ok(());
+        }
+        let feedback = self.promise.requests[rank].feedback;
+        if feedback && !self.values.is_decoded(values, codec) {
+            return Err(Fault::Feedback {
+                at: self.world.at(rank, idx),
+                what: "loses what no residual keeps",
+            });
+        }
+        self.values.code(values, codec);
+        // A contribution on its way to whoever folds it, and the result: more is a rounding per hop.
+        if values.iter().any(|&v| self.values.facts(v).codings > 2) {
+            return Err(Fault::BadOperand {
+                at: self.world.at(rank, idx),
+                what: "rounds to the codec what was rounded to it twice already",
+            });
+        }
+        Ok(())
+    }
+
+    fn compensate(
+        &mut self,
+        rank: usize,
+        idx: u32,
+        span: Span,
+        residual: u64,
+        codec: Codec,
+    ) -> Result<bool, Fault> {
+        let fault = |what| Fault::Feedback {
+            at: self.world.at(rank, idx),
+            what,
+        };
+        if !self.promise.requests[rank].feedback {
+            return Err(fault("adds a residual that nobody asked for"));
+        }
+        let n = self.memory[rank].residual.len() as u64;
+        if residual.checked_add(span.len).is_none_or(|end| end > n) {
+            return Err(fault("adds a residual beyond the tensor's end"));
+        }
+        let range = residual as usize..(residual + span.len) as usize;
+        if self.memory[rank].residual_used[range.clone()].contains(&true) {
+            return Err(fault("adds a residual a second time"));
+        }
+        let mut values = self.read_defined(rank, idx, span)?;
+        for (&value, at) in values.iter().zip(residual..) {
+            let elem = self.values.facts(value).elem;
+            if elem != at {
+                return Err(Fault::Misaligned {
+                    at: self.world.at(rank, idx),
+                    one: elem,
+                    other: at,
+                });
+            }
+        }
+        let memory = &mut self.memory[rank];
+        self.values
+            .compensate(&mut values, codec, &mut memory.residual[range.clone()]);
+        memory.residual_used[range].fill(true);
+        Ok(self.write(rank, idx, span, &values))
+    }
+
+    /// Every member's elements, folded into every member's buffer.
+    fn group_fold(
+        &mut self,
+        rank: usize,
+        idx: u32,
+        from: Buf,
+        dst: Span,
+        sum: Option<Slot>,
+    ) -> Result<bool, Fault> {
+        let n = self.world.plans.len();
+        let all = RankSet::of(0..n);
+        let mut columns = Vec::with_capacity(n);
+        let src = Span { buf: from, ..dst };
+        let counts = |r: usize| sum.is_none() || self.counts(&RankSet::only(r));
+        for r in (0..n).filter(|&r| counts(r)).collect::<Vec<_>>() {
+            let values = self.read(r, src);
+            if let Some(i) = values.iter().position(|&v| v == UNDEFINED) {
+                return Err(Fault::Undefined {
+                    at: self.world.at(rank, idx),
+                    elem: src.at + i as u64,
+                });
+            }
+            columns.push(values);
+        }
+        if let Some(sum) = sum {
+            self.memory[rank].slots[sum as usize] = all;
+        }
+        if columns.is_empty() {
+            return Ok(false);
+        }
+        let stages: &[Stage] = match sum {
+            Some(_) => &[Stage::Raw],
+            None => &[Stage::Raw, Stage::Plain],
+        };
+        let mut values = Vec::with_capacity(dst.len as usize);
+        for i in 0..dst.len as usize {
+            let row: SmallVec<[Value; 8]> = columns.iter().map(|c| c[i]).collect();
+            self.check_joinable(rank, idx, &row)?;
+            for &operand in &row {
+                self.expect_stage(rank, idx, operand, stages)?;
+            }
+            values.push(match sum {
+                Some(_) => self.values.averaged(&row, Buf::User),
+                None => self.values.folded(&row, Buf::User),
+            });
+        }
+        let mut changed = false;
+        for r in 0..n {
+            changed |= self.write_from(r, (rank as u32, idx), dst, &values);
+        }
+        Ok(changed)
     }
 
     fn recv(&mut self, rank: usize, idx: u32, message: Message) -> Result<(), Fault> {
@@ -344,9 +496,7 @@ impl<'a> Run<'a> {
                     return Ok(());
                 }
                 let mut values = self.read_defined(rank, idx, *span)?;
-                for value in &mut values {
-                    *value = self.values.coded(*value, *codec);
-                }
+                self.encode(rank, idx, &mut values, *codec)?;
                 (*span, self.write(rank, idx, *span, &values))
             }
             Action::Mix {
@@ -366,15 +516,34 @@ impl<'a> Run<'a> {
                 }
                 (*own, self.write(rank, idx, *own, &values))
             }
-            Action::Compensate { .. }
-            | Action::Arrive { .. }
-            | Action::AwaitAll { .. }
-            | Action::GroupFold { .. }
-            | Action::GroupCopy { .. } => {
-                return Err(Fault::BadOperand {
-                    at: self.world.at(rank, idx),
-                    what: "is not known to the checker",
-                });
+            Action::Compensate {
+                span,
+                residual,
+                codec,
+                unless_zero,
+            } => {
+                if !self.slot_counts(rank, *unless_zero) {
+                    return Ok(());
+                }
+                (*span, self.compensate(rank, idx, *span, *residual, *codec)?)
+            }
+            Action::Arrive { .. } | Action::AwaitAll { .. } => return Ok(()),
+            Action::GroupFold { from, at, len, sum } => {
+                let dst = Span::user(*at, *len);
+                (dst, self.group_fold(rank, idx, *from, dst, *sum)?)
+            }
+            Action::GroupCopy { from, src, dst } => {
+                let mut values = self.read(from.idx(), *src);
+                if let Some(i) = values.iter().position(|&v| v == UNDEFINED) {
+                    return Err(Fault::Undefined {
+                        at: self.world.at(rank, idx),
+                        elem: src.at + i as u64,
+                    });
+                }
+                for value in &mut values {
+                    *value = self.values.converted(*value, dst.buf);
+                }
+                (*dst, self.write(rank, idx, *dst, &values))
             }
         };
         // With weights of 0 a step may rightly have no effect.

@@ -16,6 +16,7 @@ pub(super) fn check_rank(world: &World<'_>, rank: usize) -> Result<(), Fault> {
             });
         }
         check_bounds(world, rank, idx)?;
+        check_remote_bounds(world, rank, idx)?;
         check_operands(&step.action).map_err(|what| Fault::BadOperand {
             at: world.at(rank, idx),
             what,
@@ -152,9 +153,54 @@ fn check_bounds(world: &World<'_>, rank: usize, idx: u32) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Spans of other ranks' memory lie in theirs.
+fn check_remote_bounds(world: &World<'_>, rank: usize, idx: u32) -> Result<(), Fault> {
+    for (owner, span, _) in super::remote::touched(world, rank, idx) {
+        let plan = &world.plans[owner];
+        let len = match span.buf {
+            Buf::Input => plan.input_len,
+            Buf::User => plan.user_len,
+            Buf::Scratch => plan.scratch_len,
+        };
+        if span.at.checked_add(span.len).is_none_or(|end| end > len) {
+            return Err(Fault::OutOfBounds {
+                at: world.at(rank, idx),
+                span,
+                len,
+            });
+        }
+    }
+    match world.steps[rank][idx as usize].action {
+        Action::GroupCopy { from, .. } if from.idx() >= world.plans.len() || from.idx() == rank => {
+            Err(Fault::BadPeer {
+                at: world.at(rank, idx),
+                peer: from,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_operands(action: &Action) -> Result<(), &'static str> {
     let fits = |dst: &Span, o: &Span| dst.len == o.len;
+    if touched(action)
+        .iter()
+        .any(|(span, writes)| *writes && span.buf == Buf::Input)
+    {
+        return Err("writes what the caller gave to be read");
+    }
     match action {
+        Action::GroupFold { from, .. } if *from == Buf::Scratch => {
+            return Err("folds scratch, which no other rank has mapped");
+        }
+        Action::GroupCopy { src, dst, .. } => {
+            if src.buf == Buf::Scratch {
+                return Err("copies scratch, which no other rank has mapped");
+            }
+            if !fits(dst, src) {
+                return Err("copies between different lengths");
+            }
+        }
         Action::Fold { dst, operands, .. } => {
             if operands.len() < 2 {
                 return Err("folds fewer than two operands");

@@ -5,8 +5,30 @@ use crate::plan::Action;
 use gaggle_core::Rank;
 use std::collections::HashMap;
 
-/// The other side of each message: by rank and step, as (rank, step); `None` for steps that are no message.
-pub(super) type Links = Vec<Vec<Option<(u32, u32)>>>;
+/// How the ranks' steps belong together.
+pub(super) struct Links {
+    /// The other side of each message: by rank and step, as (rank, step); `None` for steps that are no message.
+    others: Vec<Vec<Option<Event>>>,
+    /// Each rank's step that arrives at a phase, in rank order.
+    arrivals: HashMap<u32, Vec<u32>>,
+}
+
+impl Links {
+    /// The other side of a message.
+    pub(super) fn other(&self, (rank, idx): Event) -> Option<Event> {
+        self.others[rank as usize][idx as usize]
+    }
+
+    /// The arrivals that a step of another rank waits for.
+    pub(super) fn awaited(&self, action: &Action) -> impl Iterator<Item = Event> + '_ {
+        let arrivals = match action {
+            Action::AwaitAll { phase } => self.arrivals.get(phase),
+            _ => None,
+        };
+        let arrivals = arrivals.into_iter().flatten();
+        (0..).zip(arrivals).map(|(rank, &idx)| (rank, idx))
+    }
+}
 
 /// One event: a local step, or a message, named by its send.
 pub(super) type Event = (u32, u32);
@@ -15,7 +37,8 @@ pub(super) type Event = (u32, u32);
 pub(super) fn match_messages(world: &World<'_>) -> Result<Links, Fault> {
     let sends = by_key(world, true)?;
     let recvs = by_key(world, false)?;
-    let mut links: Links = world.steps.iter().map(|s| vec![None; s.len()]).collect();
+    let mut links: Vec<Vec<Option<Event>>> =
+        world.steps.iter().map(|s| vec![None; s.len()]).collect();
     for (rank, steps) in world.steps.iter().enumerate() {
         for idx in 0..steps.len() as u32 {
             let Some((key, is_send)) = key_of(world, rank, idx) else {
@@ -42,7 +65,64 @@ pub(super) fn match_messages(world: &World<'_>) -> Result<Links, Fault> {
             }
         }
     }
-    Ok(links)
+    Ok(Links {
+        others: links,
+        arrivals: find_arrivals(world)?,
+    })
+}
+
+/// Every rank arrives at every phase once, and at none for nobody.
+fn find_arrivals(world: &World<'_>) -> Result<HashMap<u32, Vec<u32>>, Fault> {
+    let n = world.plans.len();
+    let mut found: HashMap<u32, Vec<Option<u32>>> = HashMap::new();
+    let mut awaits: HashMap<u32, Event> = HashMap::new();
+    for (rank, steps) in world.steps.iter().enumerate() {
+        for (idx, step) in (0..).zip(steps) {
+            match step.action {
+                Action::Arrive { phase } => {
+                    let of_phase = found.entry(phase).or_insert_with(|| vec![None; n]);
+                    if let Some(first) = of_phase[rank].replace(idx) {
+                        return Err(Fault::ArrivesTwice {
+                            first: world.at(rank, first),
+                            second: world.at(rank, idx),
+                            phase,
+                        });
+                    }
+                }
+                Action::AwaitAll { phase } => {
+                    awaits.entry(phase).or_insert((rank as u32, idx));
+                }
+                _ => {}
+            }
+        }
+    }
+    // In the order of the phases, so that a fault is the same one every time.
+    let mut awaited: Vec<_> = awaits.into_iter().collect();
+    awaited.sort_unstable();
+    let mut arrivals = HashMap::new();
+    for (phase, (rank, idx)) in awaited {
+        let of_phase = found.remove(&phase).unwrap_or_else(|| vec![None; n]);
+        let absent = |r: &usize| of_phase[*r].is_none();
+        let missing: Vec<Rank> = (0..n).filter(absent).map(|r| Rank(r as u32)).collect();
+        if !missing.is_empty() {
+            return Err(Fault::NeverArrives {
+                at: world.at(rank as usize, idx),
+                phase,
+                missing,
+            });
+        }
+        arrivals.insert(phase, of_phase.into_iter().flatten().collect());
+    }
+    let unused = found
+        .values()
+        .flat_map(|of_phase| of_phase.iter().enumerate());
+    let unused = unused.filter_map(|(rank, idx)| Some((rank, (*idx)?))).min();
+    match unused {
+        Some((rank, idx)) => Err(Fault::Idle {
+            at: world.at(rank, idx),
+        }),
+        None => Ok(arrivals),
+    }
 }
 
 /// From, to, tag.
@@ -135,7 +215,7 @@ fn check_pair(world: &World<'_>, s: Event, r: Event) -> Result<(), Fault> {
 fn event_of(world: &World<'_>, links: &Links, rank: usize, idx: u32) -> Event {
     match (
         &world.steps[rank][idx as usize].action,
-        links[rank][idx as usize],
+        links.other((rank as u32, idx)),
     ) {
         (Action::Recv { .. }, Some(send)) => send,
         _ => (rank as u32, idx),
@@ -143,25 +223,26 @@ fn event_of(world: &World<'_>, links: &Links, rank: usize, idx: u32) -> Event {
 }
 
 /// The steps that an event consists of.
-fn sides(links: &Links, (rank, idx): Event) -> impl Iterator<Item = (usize, u32)> {
-    let other = links[rank as usize][idx as usize];
-    [(rank, idx)]
+fn sides(links: &Links, event: Event) -> impl Iterator<Item = (usize, u32)> {
+    let other = links.other(event);
+    [event]
         .into_iter()
         .chain(other)
         .map(|(r, i)| (r as usize, i))
 }
 
-/// The events before an event, each with the step that waits and the step that it waits for.
+/// The events before an event, each with the step that waits for it.
 fn before<'a>(
     world: &'a World<'_>,
     links: &'a Links,
     event: Event,
-) -> impl Iterator<Item = (Event, (usize, u32), u32)> + 'a {
+) -> impl Iterator<Item = (Event, (usize, u32))> + 'a {
     sides(links, event).flat_map(move |(rank, idx)| {
-        let after = &world.steps[rank][idx as usize].after;
-        after
-            .iter()
-            .map(move |&a| (event_of(world, links, rank, a), (rank, idx), a))
+        let step = &world.steps[rank][idx as usize];
+        let own = step.after.iter();
+        let own = own.map(move |&a| event_of(world, links, rank, a));
+        own.chain(links.awaited(&step.action))
+            .map(move |earlier| (earlier, (rank, idx)))
     })
 }
 
@@ -186,7 +267,7 @@ pub(super) fn order(world: &World<'_>, links: &Links) -> Result<Vec<Event>, Faul
                 continue;
             }
             n_events += 1;
-            for (earlier, ..) in before(world, links, event) {
+            for (earlier, _) in before(world, links, event) {
                 waits[number(event)] += 1;
                 then[number(earlier)].push(event);
             }
@@ -221,7 +302,7 @@ fn find_cycle(world: &World<'_>, links: &Links, stuck: impl Fn(Event) -> bool) -
     let mut cycle: Vec<Vec<Where>> = Vec::new();
     while let Some(&event) = path.last() {
         // An event that is stuck waits for one that is stuck, or it would not be.
-        let Some((earlier, (rank, idx), _)) = before(world, links, event).find(|&(e, ..)| stuck(e))
+        let Some((earlier, (rank, idx))) = before(world, links, event).find(|&(e, _)| stuck(e))
         else {
             break;
         };
@@ -250,8 +331,12 @@ pub(super) fn longest_chain(world: &World<'_>, links: &Links, order: &[Event]) -
         // The send first, then its receive, which is one message further.
         let mut arrives = 0;
         for (rank, idx) in sides(links, event) {
-            let after = world.steps[rank][idx as usize].after.iter();
-            let starts = after.map(|&a| depth[rank][a as usize]).max().unwrap_or(0);
+            let step = &world.steps[rank][idx as usize];
+            let own = step.after.iter().map(|&a| depth[rank][a as usize]);
+            // Hearing of all arrivals takes as long as a message.
+            let heard = links.awaited(&step.action);
+            let heard = heard.map(|(r, i)| depth[r as usize][i as usize] + 1);
+            let starts = own.chain(heard).max().unwrap_or(0);
             depth[rank][idx as usize] = starts.max(arrives);
             arrives = starts + 1;
         }
@@ -280,6 +365,9 @@ pub(super) fn heard(world: &World<'_>, links: &Links, order: &[Event]) -> Vec<Ve
             mine[rank] = true;
             for &a in &world.steps[rank][idx as usize].after {
                 join(&mut mine, &known[rank][a as usize]);
+            }
+            for (r, i) in links.awaited(&world.steps[rank][idx as usize].action) {
+                join(&mut mine, &known[r as usize][i as usize]);
             }
             told.clone_from(&mine);
             known[rank][idx as usize] = mine;

@@ -2,30 +2,143 @@
 
 use super::interpret::Run;
 use super::matching::{self, Event, Links};
-use super::values::{RankSet, Stage, Value};
-use super::{Fault, Promise, Where, World};
-use crate::plan::{Call, Request};
-use gaggle_core::{Rank, Reduce};
-use smallvec::SmallVec;
+use super::values::{Expr, RankSet, Stage, Value};
+use super::{Fault, Folding, Where, World};
+use crate::plan::{Buf, Call, Request};
+use gaggle_core::{Codec, Counts, Rank, Reduce};
 
-/// Elements in the caller's buffer.
-pub(super) fn user_len(request: &Request) -> u64 {
-    match request.call {
-        Call::AllGather { .. } => u64::from(request.world) * request.len,
-        Call::Barrier => 0,
-        _ => request.len,
+/// How long each rank's part is; a list that is too short counts as zeros.
+fn parts(request: &Request, counts: &Counts, n: usize) -> Vec<u64> {
+    match counts {
+        Counts::Known(list) => {
+            let mut all = list.to_vec();
+            all.resize(n, 0);
+            all
+        }
+        Counts::Equal | Counts::Discover => vec![request.len; n],
     }
+}
+
+/// Where part `idx` begins.
+fn start(parts: &[u64], idx: usize) -> u64 {
+    parts[..idx].iter().sum()
+}
+
+/// Which part element `at` is in, and where in it.
+fn part_of(parts: &[u64], mut at: u64) -> Option<(usize, u64)> {
+    for (idx, &len) in parts.iter().enumerate() {
+        if at < len {
+            return Some((idx, at));
+        }
+        at -= len;
+    }
+    None
+}
+
+/// What a rank's buffers are for.
+pub(super) struct Layout {
+    /// Elements of the input; 0 in place.
+    pub(super) input: u64,
+    /// Elements of the buffer that is written.
+    pub(super) user: u64,
+    /// Whether an input that nobody reads, or a buffer that nobody writes, may be left out.
+    pub(super) optional: bool,
+    /// Which elements of the operation the rank contributes: the first, and how many.
+    gives: (u64, u64),
+    /// Where in the buffer they are, in place.
+    at: u64,
+}
+
+/// The layout of what the request asks for.
+pub(super) fn layout(request: &Request) -> Layout {
+    let n = request.world as usize;
+    let (rank, len) = (request.rank.idx(), request.len);
+    let of = |input: u64, user: u64, first: u64, at: u64| Layout {
+        input: if request.out_of_place { input } else { 0 },
+        user,
+        optional: false,
+        gives: (first, input),
+        at,
+    };
+    match &request.call {
+        Call::AllReduce { .. } | Call::Mix { .. } | Call::HierarchicalMix { .. } => {
+            of(len, len, 0, 0)
+        }
+        Call::Reduce { root, .. } => Layout {
+            optional: request.out_of_place && root.idx() != rank,
+            ..of(len, len, 0, 0)
+        },
+        Call::Broadcast { root, .. } if root.idx() == rank => of(len, len, 0, 0),
+        Call::Broadcast { .. } => Layout {
+            optional: request.out_of_place,
+            gives: (0, 0),
+            ..of(len, len, 0, 0)
+        },
+        Call::Gather { root, counts, .. } => {
+            let parts = parts(request, counts, n);
+            let (own, first) = (parts[rank], start(&parts, rank));
+            match (root.idx() == rank, request.out_of_place) {
+                (true, _) => of(own, parts.iter().sum(), first, first),
+                (false, true) => of(own, 0, first, 0),
+                (false, false) => of(own, own, first, 0),
+            }
+        }
+        Call::Scatter { root, counts, .. } => {
+            let parts = parts(request, counts, n);
+            let all = parts.iter().sum();
+            match (root.idx() == rank, request.out_of_place) {
+                (true, true) => of(all, parts[rank], 0, 0),
+                (true, false) => of(all, all, 0, 0),
+                (false, _) => of(0, parts[rank], 0, 0),
+            }
+        }
+        Call::AllGather { counts, .. } => {
+            let parts = parts(request, counts, n);
+            let first = start(&parts, rank);
+            of(parts[rank], parts.iter().sum(), first, first)
+        }
+        Call::ReduceScatter { counts, .. } => {
+            let parts = parts(request, counts, n);
+            let all = parts.iter().sum();
+            let user = match request.out_of_place {
+                true => parts[rank],
+                false => all,
+            };
+            of(all, user, 0, 0)
+        }
+        Call::AllToAll { send, recv, .. } => {
+            let sent = parts(request, send, n).iter().sum();
+            of(sent, parts(request, recv, n).iter().sum(), 0, 0)
+        }
+        Call::Barrier => of(0, 0, 0, 0),
+        Call::NeighbourGather { from, counts, .. } => Layout {
+            input: len,
+            ..of(len, parts(request, counts, from.len()).iter().sum(), 0, 0)
+        },
+        Call::Send { .. } => match request.out_of_place {
+            true => of(len, 0, 0, 0),
+            false => of(len, len, 0, 0),
+        },
+        Call::Recv { .. } => of(0, len, 0, 0),
+    }
+}
+
+/// Which element of the operation a rank's buffer holds at the start; `None` where its content is unspecified.
+pub(super) fn contribution(request: &Request, buf: Buf, at: u64) -> Option<u64> {
+    let layout = layout(request);
+    let (first, n) = layout.gives;
+    let within = match buf {
+        Buf::Input => at,
+        // Neighbours' gathering reads the input whatever else is said.
+        Buf::User if layout.input == 0 && !request.out_of_place => at.checked_sub(layout.at)?,
+        Buf::User | Buf::Scratch => return None,
+    };
+    (within < n).then_some(first + within)
 }
 
 /// Whether weights matter.
 pub(super) fn is_mean(request: &Request) -> bool {
-    matches!(
-        request.call,
-        Call::AllReduce {
-            reduce: Reduce::Mean,
-            ..
-        }
-    )
+    request.call.reduce() == Reduce::Mean
 }
 
 /// Whether each rank's end implies every rank's start.
@@ -50,10 +163,24 @@ pub(super) fn check_barrier(
     Ok(())
 }
 
+/// What an element of the caller's buffer must hold at the end.
+enum Want {
+    /// Everybody's contribution to element `elem` of the operation, combined.
+    Combined(u64),
+    /// What it held at the start.
+    AsBefore,
+    /// What `owner` gave as element `elem`, as the codec decodes it.
+    Given { owner: usize, elem: u64 },
+    /// The average of the neighbours' values.
+    Mixed,
+    /// The average of the machines' means.
+    MixedByMachine,
+}
+
 impl Run<'_> {
     fn last(&self, rank: usize, elem: u64) -> Option<Where> {
         let writer = self.memory[rank].user[elem as usize].writer;
-        writer.map(|idx| self.world.at(rank, idx))
+        writer.map(|(rank, idx)| self.world.at(rank as usize, idx))
     }
 
     fn wrong(&self, rank: usize, elem: u64, what: &'static str) -> Fault {
@@ -65,22 +192,41 @@ impl Run<'_> {
         }
     }
 
+    fn unequal(&self, one: (usize, u64), other: (usize, u64)) -> Fault {
+        Fault::Unequal {
+            one: Rank(one.0 as u32),
+            other: Rank(other.0 as u32),
+            elem: other.1,
+            last_one: self.last(one.0, one.1),
+            last_other: self.last(other.0, other.1),
+        }
+    }
+
     /// Whether the execution has ended as promised.
-    pub(super) fn check_end(&mut self, promise: &Promise) -> Result<(), Fault> {
+    pub(super) fn check_end(&mut self) -> Result<(), Fault> {
+        let promise = self.promise;
         for (rank, request) in promise.requests.iter().enumerate() {
             if is_mean(request) {
                 self.check_total(rank)?;
             }
-            for elem in 0..user_len(request) {
-                self.check_element(promise, rank, elem)?;
+            if request.feedback {
+                self.check_residual(rank)?;
+            }
+            for elem in 0..self.memory[rank].user.len() as u64 {
+                self.check_element(rank, elem)?;
             }
         }
         Ok(())
     }
 
+    /// Who gets the result knows the sum of all weights; who names a sum has it.
     fn check_total(&self, rank: usize) -> Result<(), Fault> {
-        let all = RankSet::of(0..self.world.plans.len());
         let total = self.world.plans[rank].total;
+        match self.promise.requests[rank].call {
+            Call::Reduce { root, .. } if root.idx() != rank && total.is_none() => return Ok(()),
+            _ => {}
+        }
+        let all = RankSet::of(0..self.world.plans.len());
         let total = total.and_then(|t| self.memory[rank].slots.get(t as usize));
         let missing = all.without(&total.cloned().unwrap_or_default());
         if missing.is_empty() {
@@ -92,50 +238,188 @@ impl Run<'_> {
         })
     }
 
-    fn check_element(&mut self, promise: &Promise, rank: usize, elem: u64) -> Result<(), Fault> {
-        let value = self.memory[rank].user[elem as usize].value;
-        let request = &promise.requests[rank];
-        let (want, what) = match &request.call {
-            Call::AllReduce { reduce, .. } => {
-                let alone = self.world.plans.len() == 1;
-                if !alone && !self.contributors.is_empty() {
-                    return self.check_reduced(rank, elem, *reduce);
-                }
-                let own = self.values.input(rank, elem);
-                (own, "changed, though there is nothing to combine it with")
+    /// Where everybody contributes, every element that goes through the codec takes its residual with it.
+    fn check_residual(&self, rank: usize) -> Result<(), Fault> {
+        let n = self.world.plans.len();
+        let request = &self.promise.requests[rank];
+        if n == 1 || self.contributors != RankSet::of(0..n) || request.codec == Codec::None {
+            return Ok(());
+        }
+        let own = match &request.call {
+            // What this rank folds itself goes through no codec.
+            Call::ReduceScatter { counts, .. } => {
+                let parts = parts(request, counts, n);
+                let first = start(&parts, rank);
+                first..first + parts[rank]
             }
-            Call::Broadcast { root, .. } => {
-                let roots = self.values.input(root.idx(), elem);
-                (roots, "that is not the root's")
-            }
-            Call::AllGather { .. } => {
-                let owner = (elem / request.len) as usize;
-                let owners = self.values.input(owner, elem);
-                (owners, "that is not its owner's")
-            }
-            Call::Barrier => return Ok(()),
-            Call::Mix { .. } => {
-                let average = self.promised_mix(promise, rank, elem);
-                (average, "that is not the average of its neighbours'")
-            }
-            _ => {
-                return Err(self.wrong(
-                    rank,
-                    elem,
-                    "of an operation that the checker does not know",
-                ));
-            }
+            Call::AllReduce { .. } => 0..0,
+            _ => return Ok(()),
         };
-        if value == want {
-            Ok(())
-        } else {
-            Err(self.wrong(rank, elem, what))
+        let left = (0..)
+            .zip(&self.memory[rank].residual_used)
+            .find(|(elem, used)| !**used && !own.contains(elem));
+        match left {
+            None => Ok(()),
+            Some((elem, _)) => Err(Fault::ResidualLeft {
+                rank: Rank(rank as u32),
+                elem,
+            }),
         }
     }
 
-    fn check_reduced(&self, rank: usize, elem: u64, reduce: Reduce) -> Result<(), Fault> {
+    fn want(&self, rank: usize, elem: u64) -> Want {
+        let request = &self.promise.requests[rank];
+        let n = self.world.plans.len();
+        let given = |owner: usize, elem| Want::Given { owner, elem };
+        match &request.call {
+            Call::AllReduce { .. } => Want::Combined(elem),
+            Call::Reduce { root, .. } if root.idx() == rank => Want::Combined(elem),
+            Call::Reduce { .. } | Call::Barrier | Call::Send { .. } => Want::AsBefore,
+            Call::Broadcast { root, .. } => given(root.idx(), elem),
+            Call::Gather { root, counts, .. } => {
+                let parts = parts(request, counts, n);
+                match part_of(&parts, elem) {
+                    Some((owner, _)) if root.idx() == rank => given(owner, elem),
+                    _ => Want::AsBefore,
+                }
+            }
+            Call::Scatter { root, counts, .. } => {
+                if root.idx() == rank && !request.out_of_place {
+                    return Want::AsBefore;
+                }
+                let parts = parts(request, counts, n);
+                given(root.idx(), start(&parts, rank) + elem)
+            }
+            Call::AllGather { counts, .. } => match part_of(&parts(request, counts, n), elem) {
+                Some((owner, _)) => given(owner, elem),
+                None => Want::AsBefore,
+            },
+            Call::ReduceScatter { counts, .. } => {
+                let parts = parts(request, counts, n);
+                let first = start(&parts, rank);
+                if request.out_of_place {
+                    Want::Combined(first + elem)
+                } else if (first..first + parts[rank]).contains(&elem) {
+                    Want::Combined(elem)
+                } else {
+                    Want::AsBefore
+                }
+            }
+            Call::AllToAll { recv, .. } => match part_of(&parts(request, recv, n), elem) {
+                Some((owner, at)) => {
+                    let theirs = &self.promise.requests[owner];
+                    let sent = match &theirs.call {
+                        Call::AllToAll { send, .. } => parts(theirs, send, n),
+                        _ => vec![0; n],
+                    };
+                    given(owner, start(&sent, rank) + at)
+                }
+                None => Want::AsBefore,
+            },
+            Call::Mix { .. } => Want::Mixed,
+            Call::NeighbourGather { from, counts, .. } => {
+                match part_of(&parts(request, counts, from.len()), elem) {
+                    Some((place, at)) => given(from[place].idx(), at),
+                    None => Want::AsBefore,
+                }
+            }
+            Call::HierarchicalMix { .. } => Want::MixedByMachine,
+            Call::Recv { from } => given(from.idx(), elem),
+        }
+    }
+
+    fn check_element(&mut self, rank: usize, elem: u64) -> Result<(), Fault> {
+        let cell = self.memory[rank].user[elem as usize];
+        let value = cell.value;
+        let request = &self.promise.requests[rank];
+        let ok = |holds: bool, what| match holds {
+            true => Ok(()),
+            false => Err(self.wrong(rank, elem, what)),
+        };
+        match self.want(rank, elem) {
+            Want::AsBefore => match contribution(request, Buf::User, elem) {
+                Some(own) => {
+                    let own = self.values.input(rank, own);
+                    let what = "changed, though it should stay as it was";
+                    match value == own {
+                        true => Ok(()),
+                        false => Err(self.wrong(rank, elem, what)),
+                    }
+                }
+                None => ok(
+                    cell.writer.is_none(),
+                    "written, though nothing should be written there",
+                ),
+            },
+            Want::Combined(of) => {
+                let n = self.world.plans.len();
+                if n > 1 && !self.contributors.is_empty() {
+                    return self.check_combined(rank, elem, of);
+                }
+                // Nobody contributes: unchanged, or a copy of the input.
+                if n > 1 && request.out_of_place && cell.writer.is_none() {
+                    return Ok(());
+                }
+                let own = self.values.input(rank, of);
+                let what = "changed, though there is nothing to combine it with";
+                match value == own {
+                    true => Ok(()),
+                    false => Err(self.wrong(rank, elem, what)),
+                }
+            }
+            Want::Given { owner, elem: of } => {
+                let given = self.values.input(owner, of);
+                let request = &self.promise.requests[rank];
+                let kept_plain = owner == rank
+                    && value == given
+                    && !matches!(
+                        request.call,
+                        Call::AllGather { .. } | Call::Broadcast { .. }
+                    );
+                let alone = self.world.plans.len() == 1 && value == given;
+                if kept_plain || alone || self.values.is_sent_as(value, given, request.codec) {
+                    return self.check_same(rank, elem);
+                }
+                let what = match request.call {
+                    Call::Broadcast { .. } => "that is not the root's",
+                    Call::AllGather { .. } => "that is not its owner's",
+                    _ => "that is not what was sent for it",
+                };
+                Err(self.wrong(rank, elem, what))
+            }
+            Want::Mixed => {
+                let holds = self.is_promised_mix(rank, elem, value);
+                match holds {
+                    true => Ok(()),
+                    false => {
+                        Err(self.wrong(rank, elem, "that is not the average of its neighbours'"))
+                    }
+                }
+            }
+            Want::MixedByMachine => self.check_machines_mix(rank, elem, value),
+        }
+    }
+
+    /// Where all ranks are promised one value, they hold the same bits.
+    fn check_same(&self, rank: usize, elem: u64) -> Result<(), Fault> {
+        let request = &self.promise.requests[rank];
+        let first = &self.memory[0].user;
+        match request.call {
+            Call::Broadcast { .. } | Call::AllGather { .. }
+                if first.get(elem as usize).map(|c| c.value)
+                    != Some(self.memory[rank].user[elem as usize].value) =>
+            {
+                Err(self.unequal((0, elem), (rank, elem)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The element holds everybody's contribution to element `of` of the operation.
+    fn check_combined(&self, rank: usize, elem: u64, of: u64) -> Result<(), Fault> {
         let value = self.memory[rank].user[elem as usize].value;
         let facts = self.values.facts(value);
+        let request = &self.promise.requests[rank];
         let missing = self.contributors.without(&facts.who);
         if !missing.is_empty() {
             return Err(Fault::Missing {
@@ -145,10 +429,10 @@ impl Run<'_> {
                 last: self.last(rank, elem),
             });
         }
-        if facts.elem != elem {
+        if facts.elem != of {
             return Err(self.wrong(rank, elem, "holding another element's result"));
         }
-        match (reduce, facts.stage) {
+        match (request.call.reduce(), facts.stage) {
             (Reduce::Mean, Stage::Mean) => {}
             (Reduce::Mean, _) => {
                 return Err(self.wrong(rank, elem, "not divided by the sum of the weights"));
@@ -156,38 +440,146 @@ impl Run<'_> {
             (_, Stage::Plain) => {}
             _ => return Err(self.wrong(rank, elem, "that is not a plain reduction")),
         }
-        if self.memory[0].user[elem as usize].value != value {
-            return Err(Fault::Unequal {
-                one: Rank(0),
-                other: Rank(rank as u32),
-                elem,
-                last_one: self.last(0, elem),
-                last_other: self.last(rank, elem),
-            });
+        if self.promise.folding != Folding::Any {
+            let (ranks, at_once) = self.values.order_of(value);
+            if !ranks.is_sorted() {
+                return Err(self.wrong(rank, elem, "not combined in rank order"));
+            }
+            if self.promise.folding == Folding::AtOnce && !at_once {
+                return Err(self.wrong(rank, elem, "combined from partial results"));
+            }
+        }
+        let is_all_reduce = matches!(request.call, Call::AllReduce { .. });
+        if is_all_reduce && self.memory[0].user[elem as usize].value != value {
+            return Err(self.unequal((0, elem), (rank, elem)));
         }
         Ok(())
     }
 
-    fn promised_mix(&mut self, promise: &Promise, rank: usize, elem: u64) -> Value {
-        let request = &promise.requests[rank];
+    fn is_promised_mix(&mut self, rank: usize, elem: u64, value: Value) -> bool {
+        let request = &self.promise.requests[rank];
         let own = self.values.input(rank, elem);
         let Call::Mix { from, form, .. } = &request.call else {
-            return own;
+            return false;
         };
-        let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
+        let mut sent = Vec::with_capacity(from.len());
         for source in from {
             let mut value = self.values.input(source.idx(), elem);
             if let Some(Call::Mix {
                 to, scaled: true, ..
-            }) = promise.requests.get(source.idx()).map(|r| &r.call)
+            }) = self.promise.requests.get(source.idx()).map(|r| &r.call)
             {
                 let place = to.iter().position(|r| r.idx() == rank);
                 value = self
                     .values
                     .scaled(value, place.unwrap_or(usize::MAX) as u32);
             }
-            operands.push(self.values.coded(value, request.codec));
+            sent.push(value);
         }
-        self.values.mixed(own, &operands, *form, request.codec)
+        let Expr::Mixed {
+            own: mixed,
+            operands,
+            form: got_form,
+            codec,
+        } = self.values.expr(value)
+        else {
+            return false;
+        };
+        (*mixed, *got_form, *codec) == (own, *form, request.codec)
+            && operands.len() == sent.len()
+            && operands
+                .iter()
+                .zip(&sent)
+                .all(|(&o, &s)| self.values.is_sent_as(o, s, *codec))
+    }
+
+    /// All ranks of a machine hold one value: the promised average of their machine's mean and those of its neighbours, each mean a fold in rank order.
+    fn check_machines_mix(&mut self, rank: usize, elem: u64, value: Value) -> Result<(), Fault> {
+        let promise = self.promise;
+        let request = &promise.requests[rank];
+        let Call::HierarchicalMix {
+            machines,
+            from,
+            form,
+            ..
+        } = &request.call
+        else {
+            return Ok(());
+        };
+        let Some(me) = machines.iter().position(|m| m.contains(&Rank(rank as u32))) else {
+            return Err(self.wrong(rank, elem, "of a rank without a machine"));
+        };
+        let first = machines[me][0].idx();
+        if self.memory[first].user[elem as usize].value != value {
+            return Err(self.unequal((first, elem), (rank, elem)));
+        }
+        let Some(own) = self.machine_mean(&machines[me], elem, value) else {
+            return Err(self.wrong(rank, elem, "that does not start from its machine's mean"));
+        };
+        let not_it = "that is not the average of the machines' means";
+        let mut sent = Vec::with_capacity(from.len());
+        for &source in from {
+            let members = &machines[source as usize];
+            let theirs = members[0].idx();
+            let held = self.memory[theirs].user[elem as usize].value;
+            let Some(mut mean) = self.machine_mean(members, elem, held) else {
+                return Err(self.wrong(
+                    theirs,
+                    elem,
+                    "that does not start from its machine's mean",
+                ));
+            };
+            if let Some(Call::HierarchicalMix {
+                to, scaled: true, ..
+            }) = promise.requests.get(theirs).map(|r| &r.call)
+            {
+                let place = to.iter().position(|&m| m as usize == me);
+                mean = self.values.scaled(mean, place.unwrap_or(usize::MAX) as u32);
+            }
+            sent.push(mean);
+        }
+        let holds = match self.values.expr(self.mixed_of(value)) {
+            Expr::Mixed {
+                own: mixed,
+                operands,
+                form: got_form,
+                codec,
+            } => {
+                (*mixed, *got_form, *codec) == (own, *form, request.codec)
+                    && operands.len() == sent.len()
+                    && operands
+                        .iter()
+                        .zip(&sent)
+                        .all(|(&o, &s)| self.values.is_sent_as(o, s, *codec))
+            }
+            _ => false,
+        };
+        match holds {
+            true => Ok(()),
+            false => Err(self.wrong(rank, elem, not_it)),
+        }
+    }
+
+    /// Without a rounding to the element type around it.
+    fn mixed_of(&self, value: Value) -> Value {
+        match *self.values.expr(value) {
+            Expr::Rounded(inner) => inner,
+            _ => value,
+        }
+    }
+
+    /// A machine's mean, as the average in a value starts from it; `None` where that is not the mean of all members in rank order.
+    fn machine_mean(&self, members: &[Rank], elem: u64, value: Value) -> Option<Value> {
+        let Expr::Mixed { own, .. } = self.values.expr(self.mixed_of(value)) else {
+            return None;
+        };
+        let facts = self.values.facts(*own);
+        let stage = match members.len() {
+            1 => Stage::Raw,
+            _ => Stage::Mean,
+        };
+        let (ranks, _) = self.values.order_of(*own);
+        let in_order = ranks.iter().copied().eq(members.iter().map(|r| r.0));
+        (facts.stage == stage && facts.elem == elem && in_order).then_some(*own)
     }
 }

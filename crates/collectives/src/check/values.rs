@@ -74,8 +74,23 @@ pub(super) enum Expr {
     Input { rank: u32, elem: u64 },
     /// Rounded from the accumulator to the element type.
     Rounded(Value),
-    /// Encoded and decoded.
-    Coded(Codec, Value),
+    /// Encoded and decoded, together with what shares a scale with it: block 0 where each element is coded alone.
+    Coded {
+        codec: Codec,
+        value: Value,
+        block: u32,
+    },
+    /// What error feedback kept of the tensor before this operation.
+    Residual { rank: u32, elem: u64 },
+    /// A value and a residual, encoded and decoded together.
+    Compensated {
+        codec: Codec,
+        value: Value,
+        residual: Value,
+        block: u32,
+    },
+    /// What the codec lost of a value.
+    Lost(Value),
     /// Multiplied by the sender's factor for out-neighbour `factor`.
     Scaled { value: Value, factor: u32 },
     /// Multiplied by its own weight.
@@ -131,6 +146,8 @@ pub(super) struct Facts {
     pub who: RankSet,
     /// Which element of the caller's buffer they are.
     pub elem: u64,
+    /// How often it, or a part of it, has been through a lossy codec.
+    pub codings: u8,
     /// Whether it is representable in the element type.
     narrow: bool,
 }
@@ -139,8 +156,12 @@ pub(super) struct Facts {
 pub(super) struct Values {
     facts: Vec<Facts>,
     numbers: HashMap<Expr, Value>,
+    exprs: Vec<Expr>,
     /// Values that are what a codec decodes.
     decoded: HashSet<(Codec, Value)>,
+    /// Which values share a scale, by what was encoded; and what was decoded of them.
+    block_numbers: HashMap<Vec<Value>, u32>,
+    blocks: Vec<Vec<Value>>,
 }
 
 /// The value of memory that nothing was written to.
@@ -150,13 +171,17 @@ impl Values {
     pub fn new() -> Values {
         let mut values = Values {
             facts: Vec::new(),
+            exprs: Vec::new(),
             numbers: HashMap::new(),
             decoded: HashSet::new(),
+            block_numbers: HashMap::new(),
+            blocks: Vec::new(),
         };
         let facts = Facts {
             stage: Stage::Undefined,
             who: RankSet::default(),
             elem: 0,
+            codings: 0,
             narrow: true,
         };
         values.intern(Expr::Undefined, || facts);
@@ -169,11 +194,13 @@ impl Values {
 
     fn intern(&mut self, expr: Expr, facts: impl FnOnce() -> Facts) -> Value {
         let next = self.facts.len() as Value;
-        let value = *self.numbers.entry(expr).or_insert(next);
-        if value == next {
-            self.facts.push(facts());
+        if let Some(&value) = self.numbers.get(&expr) {
+            return value;
         }
-        value
+        self.facts.push(facts());
+        self.exprs.push(expr.clone());
+        self.numbers.insert(expr, next);
+        next
     }
 
     pub fn input(&mut self, rank: usize, elem: u64) -> Value {
@@ -185,8 +212,28 @@ impl Values {
             stage: Stage::Raw,
             who: RankSet::only(rank),
             elem,
+            codings: 0,
             narrow: true,
         })
+    }
+
+    /// What error feedback kept of element `elem` of the tensor of `rank`.
+    pub fn residual(&mut self, rank: usize, elem: u64) -> Value {
+        let expr = Expr::Residual {
+            rank: rank as u32,
+            elem,
+        };
+        self.intern(expr, || Facts {
+            stage: Stage::Raw,
+            who: RankSet::only(rank),
+            elem,
+            codings: 0,
+            narrow: true,
+        })
+    }
+
+    pub fn expr(&self, value: Value) -> &Expr {
+        &self.exprs[value as usize]
     }
 
     /// As it is after a conversion to the type of `buf`.
@@ -201,15 +248,166 @@ impl Values {
         self.intern(Expr::Rounded(value), || facts)
     }
 
-    /// As it is after encoding and decoding; a second time changes nothing.
-    pub fn coded(&mut self, value: Value, codec: Codec) -> Value {
-        if codec == Codec::None || self.decoded.contains(&(codec, value)) {
-            return value;
+    /// A message's elements, or those of a span that will be a message, as they are after encoding and decoding; a second time changes nothing.
+    ///
+    /// Elements that share a scale stay what they are only where all of them, and no others, are coded together again.
+    pub fn code(&mut self, message: &mut [Value], codec: Codec) {
+        self.code_with(message, codec, None);
+    }
+
+    /// The same of the sum of each element and its residual, which becomes what is lost.
+    pub fn compensate(&mut self, message: &mut [Value], codec: Codec, residuals: &mut [Value]) {
+        self.code_with(message, codec, Some(residuals));
+    }
+
+    /// Whether a message holds only what the codec decodes, so that nothing of it is lost.
+    pub fn is_decoded(&self, message: &[Value], codec: Codec) -> bool {
+        message
+            .chunks(block_len(codec))
+            .all(|block| self.is_block(block, codec))
+    }
+
+    fn is_block(&self, block: &[Value], codec: Codec) -> bool {
+        if codec != Codec::Int8 {
+            return block.iter().all(|&v| self.decoded.contains(&(codec, v)));
         }
-        let facts = self.facts(value).clone();
-        let coded = self.intern(Expr::Coded(codec, value), || facts);
+        let of = |&v: &Value| match *self.expr(v) {
+            Expr::Coded { codec, block, .. } | Expr::Compensated { codec, block, .. } => {
+                (codec == Codec::Int8).then_some(block)
+            }
+            _ => None,
+        };
+        let number = block.first().and_then(of);
+        number.is_some_and(|n| self.blocks[n as usize] == block)
+    }
+
+    fn code_with(
+        &mut self,
+        message: &mut [Value],
+        codec: Codec,
+        mut residuals: Option<&mut [Value]>,
+    ) {
+        if codec == Codec::None {
+            return;
+        }
+        let n = block_len(codec);
+        for (i, block) in message.chunks_mut(n).enumerate() {
+            let mut kept = residuals
+                .as_deref_mut()
+                .map(|r| &mut r[i * n..][..block.len()]);
+            if kept.is_none() && self.is_block(block, codec) {
+                continue;
+            }
+            let number = match codec {
+                Codec::Int8 => self.block_of(block, kept.as_deref()),
+                _ => 0,
+            };
+            for (j, value) in block.iter_mut().enumerate() {
+                let residual = kept.as_deref().map(|k| k[j]);
+                *value = self.coded(*value, codec, residual, number);
+                if let Some(kept) = &mut kept {
+                    let facts = self.facts(*value).clone();
+                    kept[j] = self.intern(Expr::Lost(*value), || facts);
+                }
+            }
+            if codec == Codec::Int8 {
+                self.blocks[number as usize] = block.to_vec();
+            }
+        }
+    }
+
+    /// The number of the block that these values make.
+    fn block_of(&mut self, block: &[Value], residuals: Option<&[Value]>) -> u32 {
+        let mut key = block.to_vec();
+        key.extend(residuals.into_iter().flatten());
+        let next = self.blocks.len() as u32;
+        let number = *self.block_numbers.entry(key).or_insert(next);
+        if number == next {
+            self.blocks.push(Vec::new());
+        }
+        number
+    }
+
+    fn coded(&mut self, value: Value, codec: Codec, residual: Option<Value>, block: u32) -> Value {
+        let mut facts = self.facts(value).clone();
+        facts.codings = facts.codings.saturating_add(1);
+        let expr = match residual {
+            None => Expr::Coded {
+                codec,
+                value,
+                block,
+            },
+            Some(residual) => Expr::Compensated {
+                codec,
+                value,
+                residual,
+                block,
+            },
+        };
+        let coded = self.intern(expr, || facts);
         self.decoded.insert((codec, coded));
         coded
+    }
+
+    /// Whether a value is another one, or that one as a codec decodes it.
+    pub fn is_sent_as(&self, value: Value, of: Value, codec: Codec) -> bool {
+        match (codec, self.expr(value)) {
+            (Codec::None, _) => value == of,
+            (
+                _,
+                Expr::Coded {
+                    codec: c, value, ..
+                }
+                | Expr::Compensated {
+                    codec: c, value, ..
+                },
+            ) => *c == codec && *value == of,
+            _ => false,
+        }
+    }
+
+    /// The value without codings, roundings and conversions around it.
+    pub fn bare(&self, mut value: Value) -> Value {
+        while let Expr::Coded { value: inner, .. }
+        | Expr::Compensated { value: inner, .. }
+        | Expr::Rounded(inner) = *self.expr(value)
+        {
+            value = inner;
+        }
+        value
+    }
+
+    /// The ranks whose contributions a value combines, from left to right, and whether they were combined in one go and not in partial results.
+    pub fn order_of(&self, value: Value) -> (Vec<u32>, bool) {
+        let mut ranks = Vec::new();
+        let mut n_folds = 0;
+        self.collect_order(value, &mut ranks, &mut n_folds);
+        (ranks, n_folds <= 1)
+    }
+
+    fn collect_order(&self, value: Value, ranks: &mut Vec<u32>, n_folds: &mut u32) {
+        let value = self.bare(value);
+        match self.expr(value) {
+            Expr::Input { rank, .. } => ranks.push(*rank),
+            Expr::Weighed { value, .. }
+            | Expr::Divided { value, .. }
+            | Expr::Scaled { value, .. } => {
+                self.collect_order(*value, ranks, n_folds);
+            }
+            Expr::Combined { first, second, .. } => {
+                // A partial result that was rounded, whichever pair it is of.
+                *n_folds += 2;
+                self.collect_order(*first, ranks, n_folds);
+                self.collect_order(*second, ranks, n_folds);
+            }
+            Expr::Folded { operands, .. } | Expr::Averaged { operands, .. } => {
+                *n_folds += 1;
+                for &operand in operands {
+                    self.collect_order(operand, ranks, n_folds);
+                }
+            }
+            _ => {}
+        }
     }
 
     pub fn scaled(&mut self, value: Value, factor: u32) -> Value {
@@ -285,8 +483,21 @@ impl Values {
             stage,
             who,
             elem: self.facts(operands[0]).elem,
+            codings: operands
+                .iter()
+                .map(|&o| self.facts(o).codings)
+                .max()
+                .unwrap_or(0),
             narrow: into == Buf::User,
         }
+    }
+}
+
+/// How many elements are coded together.
+fn block_len(codec: Codec) -> usize {
+    match codec {
+        Codec::Int8 => Codec::BLOCK as usize,
+        _ => 1,
     }
 }
 
