@@ -3,7 +3,8 @@
 //! Every step runs even when an earlier one has failed, so that one run tells everything; what is not installed is skipped and said to be.
 
 use crate::{
-    bench, consumers, demo,
+    bench::{self, BenchArgs},
+    consumers, demo,
     test::{self, Count, TestArgs},
     tidy, tool,
     workspace::Workspace,
@@ -60,7 +61,12 @@ pub(crate) fn run() -> Result<()> {
     });
     step("features", &mut || done(features()));
     step("consumers", &mut || done(consumers::run()));
-    step("bench --smoke", &mut || done(bench::run(true, None)));
+    step("bench --smoke", &mut || {
+        done(bench::run(&BenchArgs {
+            smoke: true,
+            ..BenchArgs::default()
+        }))
+    });
     step("demo, short", &mut || done(demo::short_and_checked()));
     step("loom", &mut loom);
     step("minimum Rust", &mut minimum_rust);

@@ -47,14 +47,8 @@ enum Task {
     },
     /// Build a scratch program against each library crate alone
     Consumers,
-    /// Run the benchmarks
-    Bench {
-        /// Run each once, unoptimised, to see that it works; the figures mean nothing
-        #[arg(long)]
-        smoke: bool,
-        /// Only those whose name contains this
-        filter: Option<String>,
-    },
+    /// Run the benchmarks, and keep their figures in target/bench
+    Bench(bench::BenchArgs),
     /// Rewrite the snapshots that tests compare with; look at the difference before you commit it
     Snapshots,
     /// Install something that only some tests use
@@ -72,7 +66,7 @@ fn main() -> ExitCode {
         Task::Tidy { edges: true } => tidy::print_edges(),
         Task::Tidy { edges: false } => tidy::run(),
         Task::Consumers => consumers::run(),
-        Task::Bench { smoke, filter } => bench::run(smoke, filter.as_deref()),
+        Task::Bench(args) => bench::run(&args),
         Task::Snapshots => test::snapshots(),
         Task::Install { what } => install::run(what),
     };
