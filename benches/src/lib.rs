@@ -2,8 +2,8 @@
 //!
 //! One file per primitive. A figure is the time of one operation as rank 0 sees it, with all ranks started together; bytes are those of one rank's buffer. `cargo xtask bench` measures, `cargo xtask bench --smoke` only sees that everything runs.
 
-use criterion::{Criterion, Throughput};
-use gaggle::{Error, Group};
+use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use gaggle::{DType, Error, Group};
 use std::time::{Duration, Instant};
 
 /// One row: a world, a length, and what to call it.
@@ -47,6 +47,46 @@ pub const SCENARIOS: [Scenario; 7] = [
         len: 1 << 20,
     },
 ];
+
+/// Elements that a benchmark of pure arithmetic works on: what fits the second-level cache, and what fits none.
+pub const LENGTHS: [usize; 2] = [16 << 10, 4 << 20];
+
+/// Settings for benchmarks of pure arithmetic, which vary little: some seconds for a suite of dozens.
+pub fn quick(suite: &mut BenchmarkGroup<'_, WallTime>) {
+    suite
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300));
+}
+
+/// The bytes of `len` elements of `dtype`: floats between -2 and 2 without zeroes and denormals, integers of all sizes, `true` and `false`; another row of them for another `seed`.
+pub fn elements(dtype: DType, len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut word = || {
+        // Knuth's MMIX generator; the upper bits are the good ones.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    };
+    if dtype.is_float() {
+        let floats: Vec<f32> = (0..len)
+            .map(|_| {
+                let word = word();
+                let magnitude = f32::from_bits(0x3f80_0000 | word >> 9);
+                if word & 1 == 0 { magnitude } else { -magnitude }
+            })
+            .collect();
+        let mut bytes = vec![0; len * dtype.size()];
+        let source = gaggle::core::raw::bytes_of(&floats);
+        gaggle_kernels::convert(&mut bytes, dtype, source, DType::F32);
+        return bytes;
+    }
+    let mask = if dtype == DType::Bool { 1 } else { 0xff };
+    (0..len * dtype.size())
+        .map(|_| word() as u8 & mask)
+        .collect()
+}
 
 /// Measures `op` in every scenario, with ranks as threads.
 ///
