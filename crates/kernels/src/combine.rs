@@ -3,9 +3,11 @@
 use crate::{
     by_dtype, by_float, elements,
     num::{Num, Wide},
+    raw_isa::{Kernel, run},
     same_elements, tiles,
 };
 use gaggle_core::{DType, Reduce, Weight};
+use std::marker::PhantomData;
 
 /// `dst` = `dst ∘ incoming`, or `incoming ∘ dst` where `incoming_first`; a mean is combined as a sum.
 ///
@@ -23,17 +25,39 @@ pub fn combine(
 }
 
 fn combine_as<T: Num>(reduce: Reduce, dst: &mut [u8], incoming: &[u8], incoming_first: bool) {
-    match (reduce, incoming_first) {
-        (Reduce::Sum | Reduce::Mean, false) => tiles::zip::<T, T>(dst, incoming, |a, b| a.add(b)),
-        (Reduce::Sum | Reduce::Mean, true) => tiles::zip::<T, T>(dst, incoming, |a, b| b.add(a)),
-        (Reduce::Prod, false) => tiles::zip::<T, T>(dst, incoming, |a, b| a.mul(b)),
-        (Reduce::Prod, true) => tiles::zip::<T, T>(dst, incoming, |a, b| b.mul(a)),
-        (Reduce::Min, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.min(b)),
-        (Reduce::Max, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.max(b)),
-        (Reduce::Band, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.band(b)),
-        (Reduce::Bor, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.bor(b)),
-        (Reduce::Bxor, _) => tiles::zip::<T, T>(dst, incoming, |a, b| a.bxor(b)),
-        (Reduce::User, _) => panic!("combine: a user's reduction is the user's to call"),
+    run(Combine {
+        reduce,
+        dst,
+        incoming,
+        incoming_first,
+        elements: PhantomData::<T>,
+    });
+}
+
+struct Combine<'a, T> {
+    reduce: Reduce,
+    dst: &'a mut [u8],
+    incoming: &'a [u8],
+    incoming_first: bool,
+    elements: PhantomData<T>,
+}
+
+impl<T: Num> Kernel for Combine<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let (d, s) = (self.dst, self.incoming);
+        match (self.reduce, self.incoming_first) {
+            (Reduce::Sum | Reduce::Mean, false) => tiles::zip::<T, T>(d, s, |a, b| a.add(b)),
+            (Reduce::Sum | Reduce::Mean, true) => tiles::zip::<T, T>(d, s, |a, b| b.add(a)),
+            (Reduce::Prod, false) => tiles::zip::<T, T>(d, s, |a, b| a.mul(b)),
+            (Reduce::Prod, true) => tiles::zip::<T, T>(d, s, |a, b| b.mul(a)),
+            (Reduce::Min, _) => tiles::zip::<T, T>(d, s, |a, b| a.min(b)),
+            (Reduce::Max, _) => tiles::zip::<T, T>(d, s, |a, b| a.max(b)),
+            (Reduce::Band, _) => tiles::zip::<T, T>(d, s, |a, b| a.band(b)),
+            (Reduce::Bor, _) => tiles::zip::<T, T>(d, s, |a, b| a.bor(b)),
+            (Reduce::Bxor, _) => tiles::zip::<T, T>(d, s, |a, b| a.bxor(b)),
+            (Reduce::User, _) => panic!("combine: a user's reduction is the user's to call"),
+        }
     }
 }
 
@@ -62,14 +86,36 @@ pub fn combine_weighted(
         } else if there == Weight::ONE {
             combine_as::<T>(Reduce::Sum, dst, incoming, incoming_first);
         } else {
-            let w = <T as Num>::Wide::factor(there.to_f64());
-            if incoming_first {
-                tiles::zip::<T, T>(dst, incoming, |a, b| T::narrow(b.wide().add(w.mul(a.wide()))));
-            } else {
-                tiles::zip::<T, T>(dst, incoming, |a, b| T::narrow(w.mul(a.wide()).add(b.wide())));
-            }
+            run(CombineWeighted {
+                dst,
+                incoming,
+                incoming_first,
+                there: there.to_f64(),
+                elements: PhantomData::<T>,
+            });
         }
     });
+}
+
+struct CombineWeighted<'a, T> {
+    dst: &'a mut [u8],
+    incoming: &'a [u8],
+    incoming_first: bool,
+    there: f64,
+    elements: PhantomData<T>,
+}
+
+impl<T: Num> Kernel for CombineWeighted<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let w = T::Wide::factor(self.there);
+        let (d, s) = (self.dst, self.incoming);
+        if self.incoming_first {
+            tiles::zip::<T, T>(d, s, |a, b| T::narrow(b.wide().add(w.mul(a.wide()))));
+        } else {
+            tiles::zip::<T, T>(d, s, |a, b| T::narrow(w.mul(a.wide()).add(b.wide())));
+        }
+    }
 }
 
 /// Multiplies by the weight. Nothing is done, and nothing read, where it is 0 or 1.
@@ -80,8 +126,7 @@ pub fn weigh(dtype: DType, buf: &mut [u8], w: Weight) {
     elements("weigh", dtype, buf.len());
     by_float!("weigh", dtype, T => {
         if w != Weight::ZERO && w != Weight::ONE {
-            let w = <T as Num>::Wide::factor(w.to_f64());
-            map::<T>(buf, |x| T::narrow(x.wide().mul(w)));
+            run(ScaleBy { buf, by: w.to_f64(), divide: false, elements: PhantomData::<T> });
         }
     });
 }
@@ -94,8 +139,7 @@ pub fn divide(dtype: DType, buf: &mut [u8], w: Weight) {
     elements("divide", dtype, buf.len());
     by_float!("divide", dtype, T => {
         if w != Weight::ZERO && w != Weight::ONE {
-            let w = <T as Num>::Wide::factor(w.to_f64());
-            map::<T>(buf, |x| T::narrow(x.wide().div(w)));
+            run(ScaleBy { buf, by: w.to_f64(), divide: true, elements: PhantomData::<T> });
         }
     });
 }
@@ -110,12 +154,48 @@ pub fn scale(dtype: DType, dst: &mut [u8], src: &[u8], factor: f64) {
         if factor == 1.0 {
             dst.copy_from_slice(src);
         } else {
-            let w = <T as Num>::Wide::factor(factor);
-            tiles::zip::<T, T>(dst, src, |_, x| T::narrow(x.wide().mul(w)));
+            run(Scaled { dst, src, factor, elements: PhantomData::<T> });
         }
     });
 }
 
+/// In place, by a weight.
+struct ScaleBy<'a, T> {
+    buf: &'a mut [u8],
+    by: f64,
+    divide: bool,
+    elements: PhantomData<T>,
+}
+
+impl<T: Num> Kernel for ScaleBy<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let w = T::Wide::factor(self.by);
+        if self.divide {
+            map::<T>(self.buf, |x| T::narrow(x.wide().div(w)));
+        } else {
+            map::<T>(self.buf, |x| T::narrow(x.wide().mul(w)));
+        }
+    }
+}
+
+/// Somewhere else, by any factor.
+struct Scaled<'a, T> {
+    dst: &'a mut [u8],
+    src: &'a [u8],
+    factor: f64,
+    elements: PhantomData<T>,
+}
+
+impl<T: Num> Kernel for Scaled<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let w = T::Wide::factor(self.factor);
+        tiles::zip::<T, T>(self.dst, self.src, |_, x| T::narrow(x.wide().mul(w)));
+    }
+}
+
+#[inline(always)]
 fn map<T: Num>(buf: &mut [u8], f: impl Fn(T) -> T) {
     tiles::each_mut::<T>(buf, |xs| {
         for x in xs {

@@ -1,11 +1,13 @@
 //! Any number of operands, folded in the wide type in one pass and rounded once.
 
 use crate::{
-    by_dtype, elements,
+    by_dtype, elements, exact,
     num::{Num, Wide},
+    raw_isa::{Kernel, run},
     tiles::{self, TILE},
 };
 use gaggle_core::{DType, Reduce, Weight};
+use std::marker::PhantomData;
 
 /// Where an operand's elements are.
 #[derive(Clone, Copy, Debug)]
@@ -52,13 +54,12 @@ pub fn fold(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>]) {
 
 /// As [`fold`], in another way.
 ///
+/// With a divisor a MEAN is Σ wᵢxᵢ / divisor, also where one term alone contributes or none has a weight.
+/// Exact: the sum or quotient is computed as one number and rounded once to nearest even, so that neither the order nor the sizes of the terms matter; it overflows only where the true result does.
+///
 /// # Panics
-/// As `fold`; and where [`How::exact`] is asked of anything but a sum or mean of floats.
+/// As `fold`; where [`How::exact`] is asked of anything but a sum or mean of floats; where a divisor is given with another reduction than MEAN, or is 0; and where an exact mean's Σw is 2³² or more.
 pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], how: How) {
-    assert!(
-        how == How::default(),
-        "exact folds and divisors are to come"
-    );
     let n = elements("fold", dtype, dst.len());
     for term in terms {
         if let Source::Bytes { bytes, dtype } = term.source {
@@ -67,16 +68,29 @@ pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>
         }
     }
     let weights = Weights::of(terms);
-    if weights.is_some() {
+    if weights.is_some() || how.divisor.is_some() {
         assert!(
             reduce == Reduce::Mean && dtype.is_float(),
             "fold: weights with {reduce} of {dtype}"
         );
     }
+    assert!(
+        how.divisor != Some(Weight::ZERO),
+        "fold: a mean divided by 0"
+    );
     if terms.is_empty() || weights.as_ref().is_some_and(|w| w.n_read == 0) {
         return;
     }
-    by_dtype!(dtype, T => fold_as::<T>(reduce, dst, terms, weights));
+    if how.exact {
+        assert!(
+            matches!(reduce, Reduce::Sum | Reduce::Mean) && dtype.is_float(),
+            "fold: exact {reduce} of {dtype}"
+        );
+        let sum = weights.map(|w| w.sum);
+        exact::fold(dtype, dst, terms, how.divisor, sum);
+        return;
+    }
+    by_dtype!(dtype, T => run(Fold { reduce, dst, terms, weights, divisor: how.divisor, elements: PhantomData::<T> }));
 }
 
 /// What the weights of all terms come to.
@@ -104,56 +118,74 @@ impl Weights {
     }
 }
 
-fn weight_of(term: &Term<'_>) -> Weight {
+pub(crate) fn weight_of(term: &Term<'_>) -> Weight {
     term.weight.unwrap_or(Weight::ONE)
 }
 
-fn fold_as<T: Num>(reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], weights: Option<Weights>) {
-    let mut room = [<T::Wide as Num>::ZERO; TILE];
-    let size = size_of::<T>();
-    // One term alone is its own mean, whatever its weight; dividing by exactly 1 changes nothing.
-    let alone = weights.as_ref().is_none_or(|w| w.n_read == 1);
-    let divisor = match &weights {
-        Some(w) if !alone && w.sum != u128::from(Weight::ONE.bits()) => {
-            Some(<T::Wide as Wide>::factor(w.to_f64()))
-        }
-        _ => None,
-    };
-    let n = dst.len() / size;
-    for lo in (0..n).step_by(TILE) {
-        let hi = (lo + TILE).min(n);
-        let acc = &mut room[..hi - lo];
-        let mut first = true;
-        for term in terms {
-            let w = weight_of(term);
-            if w == Weight::ZERO {
-                continue;
+struct Fold<'a, T> {
+    reduce: Reduce,
+    dst: &'a mut [u8],
+    terms: &'a [Term<'a>],
+    weights: Option<Weights>,
+    divisor: Option<Weight>,
+    elements: PhantomData<T>,
+}
+
+impl<T: Num> Fold<'_, T> {
+    /// What the sum is divided by; dividing by exactly 1 changes nothing.
+    #[inline(always)]
+    fn divides_by(&self, alone: bool) -> Option<T::Wide> {
+        let by = match (&self.weights, self.divisor) {
+            (_, Some(by)) => (by != Weight::ONE).then(|| by.to_f64()),
+            (Some(w), None) if !alone && w.sum != u128::from(Weight::ONE.bits()) => {
+                Some(w.to_f64())
             }
-            let (bytes, dtype) = match term.source {
-                Source::Dst => (&*dst, T::DTYPE),
-                Source::Bytes { bytes, dtype } => (bytes, dtype),
-            };
-            let part = &bytes[lo * dtype.size()..hi * dtype.size()];
-            let factor =
-                (!alone && w != Weight::ONE).then(|| <T::Wide as Wide>::factor(w.to_f64()));
-            accumulate(
-                acc,
-                part,
-                dtype,
-                Step {
-                    reduce,
+            _ => None,
+        };
+        by.map(T::Wide::factor)
+    }
+}
+
+impl<T: Num> Kernel for Fold<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let mut room = [<T::Wide as Num>::ZERO; TILE];
+        let size = size_of::<T>();
+        // One term alone is its own mean, whatever its weight.
+        let alone = self.divisor.is_none() && self.weights.as_ref().is_none_or(|w| w.n_read == 1);
+        let divisor = self.divides_by(alone);
+        let dst = self.dst;
+        let n = dst.len() / size;
+        for lo in (0..n).step_by(TILE) {
+            let hi = (lo + TILE).min(n);
+            let acc = &mut room[..hi - lo];
+            let mut first = true;
+            for term in self.terms {
+                let w = weight_of(term);
+                if w == Weight::ZERO {
+                    continue;
+                }
+                let (bytes, dtype) = match term.source {
+                    Source::Dst => (&*dst, T::DTYPE),
+                    Source::Bytes { bytes, dtype } => (bytes, dtype),
+                };
+                let part = &bytes[lo * dtype.size()..hi * dtype.size()];
+                let factor = (!alone && w != Weight::ONE).then(|| T::Wide::factor(w.to_f64()));
+                let step = Step {
+                    reduce: self.reduce,
                     first,
                     factor,
-                },
-            );
-            first = false;
-        }
-        if let Some(d) = divisor {
-            for a in acc.iter_mut() {
-                *a = a.div(d);
+                };
+                accumulate(acc, part, dtype, step);
+                first = false;
             }
+            if let Some(d) = divisor {
+                for a in acc.iter_mut() {
+                    *a = a.div(d);
+                }
+            }
+            store::<T>(&mut dst[lo * size..hi * size], acc);
         }
-        store::<T>(&mut dst[lo * size..hi * size], acc);
     }
 }
 
@@ -166,6 +198,7 @@ struct Step<W> {
     factor: Option<W>,
 }
 
+#[inline(always)]
 fn accumulate<W: Wide>(acc: &mut [W], part: &[u8], dtype: DType, step: Step<W>) {
     match (step.first, step.factor, step.reduce) {
         (true, None, _) => W::fold_in(acc, part, dtype, |_, x| x),
@@ -183,6 +216,7 @@ fn accumulate<W: Wide>(acc: &mut [W], part: &[u8], dtype: DType, step: Step<W>) 
 }
 
 /// Rounds the accumulators into their elements.
+#[inline(always)]
 pub(crate) fn store<T: Num>(dst: &mut [u8], acc: &[T::Wide]) {
     let mut at = 0;
     tiles::each_mut::<T>(dst, |d| {

@@ -6,7 +6,8 @@
 //! - f32 is folded and weighted in f64, 16-bit floats in f32, f64 in f64, and the result is rounded once to nearest even;
 //! - MIN and MAX order −0 below +0;
 //! - a NaN that comes out of arithmetic is the one canonical quiet NaN of its type, so that equal inputs give equal bits whatever instructions did the work;
-//! - data of weight 0 is never read, so its NaN cannot poison; weight 1 multiplies nothing.
+//! - data of weight 0 is never read, so its NaN cannot poison; weight 1 multiplies nothing;
+//! - the bits are the same on every instruction set ([`Isa`]: the widest one is chosen when the first kernel runs), and whatever floating-point mode the calling thread is in.
 //!
 //! A length that does not fit, or an operation that does not exist on the type, is a mistake of the engine's and panics with a message; the engine has checked both against the descriptor before any byte comes here.
 //!
@@ -18,19 +19,32 @@
 //! gaggle_kernels::combine(DType::F32, Reduce::Max, bytes_of_mut(&mut there), bytes_of(&incoming), true);
 //! assert_eq!(there, [3.0, 5.0]);
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod codec;
 mod combine;
+mod exact;
 mod fold;
+mod int8;
 mod mix;
 mod num;
+#[allow(
+    unsafe_code,
+    reason = "calls code compiled for what the processor was found to have"
+)]
+mod raw_isa;
+#[allow(
+    unsafe_code,
+    reason = "reads and writes the floating-point control register"
+)]
+mod raw_mode;
 mod tiles;
 
 pub use codec::{Decoding, compensate, convert, decode, decode_at, encode, encode_at, recode};
 pub use combine::{combine, combine_weighted, divide, scale, weigh};
 pub use fold::{How, Source, Term, fold, fold_with};
 pub use mix::{MixTerm, mix};
+pub use raw_isa::Isa;
 
 use gaggle_core::DType;
 

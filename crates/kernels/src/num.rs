@@ -17,14 +17,17 @@ pub(crate) trait Num: Element {
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
     /// Bitwise; floats have none and panic.
+    #[inline(always)]
     fn band(self, _other: Self) -> Self {
         panic!("bitwise reductions are not defined on {}", Self::DTYPE)
     }
     /// As `band`.
+    #[inline(always)]
     fn bor(self, _other: Self) -> Self {
         panic!("bitwise reductions are not defined on {}", Self::DTYPE)
     }
     /// As `band`.
+    #[inline(always)]
     fn bxor(self, _other: Self) -> Self {
         panic!("bitwise reductions are not defined on {}", Self::DTYPE)
     }
@@ -36,8 +39,6 @@ pub(crate) trait Wide: Num {
     fn factor(w: f64) -> Self;
     fn sub(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
-    /// Replaces values that came from f32 by what the bf16 codec makes of them.
-    fn recode(xs: &mut [Self]);
     /// Replaces each of `acc` by `f` of it and its counterpart in `bytes`, widened from `dtype`.
     fn fold_in(acc: &mut [Self], bytes: &[u8], dtype: DType, f: impl Fn(Self, Self) -> Self);
 }
@@ -83,16 +84,17 @@ macro_rules! integers {
             fn bxor(self, other: $t) -> $t { self ^ other }
         }
         impl Wide for $t {
+            #[inline(always)]
             fn factor(_: f64) -> $t {
                 panic!("weights and factors are not defined on {}", <$t>::DTYPE)
             }
+            #[inline(always)]
             fn sub(self, other: $t) -> $t { self.wrapping_sub(other) }
+            #[inline(always)]
             fn div(self, _: $t) -> $t {
                 panic!("division is not defined on {}", <$t>::DTYPE)
             }
-            fn recode(_: &mut [$t]) {
-                panic!("the bf16 codec does not apply to {}", <$t>::DTYPE)
-            }
+            #[inline(always)]
             fn fold_in(acc: &mut [$t], bytes: &[u8], dtype: DType, f: impl Fn($t, $t) -> $t) {
                 assert!(dtype == <$t>::DTYPE, "{dtype} folded into {}", <$t>::DTYPE);
                 fold_as::<$t, $t>(acc, bytes, |x| x, f);
@@ -144,18 +146,19 @@ impl Num for Bool {
     }
 }
 impl Wide for Bool {
+    #[inline(always)]
     fn factor(_: f64) -> Bool {
         panic!("weights and factors are not defined on bool")
     }
+    #[inline(always)]
     fn sub(self, _: Bool) -> Bool {
         panic!("subtraction is not defined on bool")
     }
+    #[inline(always)]
     fn div(self, _: Bool) -> Bool {
         panic!("division is not defined on bool")
     }
-    fn recode(_: &mut [Bool]) {
-        panic!("codecs do not apply to bool")
-    }
+    #[inline(always)]
     fn fold_in(acc: &mut [Bool], bytes: &[u8], dtype: DType, f: impl Fn(Bool, Bool) -> Bool) {
         assert!(dtype == DType::Bool, "{dtype} folded into bool");
         fold_as::<Bool, Bool>(acc, bytes, |x| x, f);
@@ -242,6 +245,7 @@ macro_rules! halves {
 halves!(f16, f32_of_f16, f16_of_f32; bf16, f32_of_bf16, bf16_of_f32);
 
 impl Wide for f32 {
+    #[inline(always)]
     fn factor(w: f64) -> f32 {
         w as f32
     }
@@ -253,11 +257,7 @@ impl Wide for f32 {
     fn div(self, other: f32) -> f32 {
         self / other
     }
-    fn recode(xs: &mut [f32]) {
-        for x in xs {
-            *x = f32_of_bf16(bf16_of_f32(*x));
-        }
-    }
+    #[inline(always)]
     fn fold_in(acc: &mut [f32], bytes: &[u8], dtype: DType, f: impl Fn(f32, f32) -> f32) {
         match dtype {
             DType::F32 => fold_as::<f32, f32>(acc, bytes, |x| x, f),
@@ -269,6 +269,7 @@ impl Wide for f32 {
 }
 
 impl Wide for f64 {
+    #[inline(always)]
     fn factor(w: f64) -> f64 {
         w
     }
@@ -280,11 +281,7 @@ impl Wide for f64 {
     fn div(self, other: f64) -> f64 {
         self / other
     }
-    fn recode(xs: &mut [f64]) {
-        for x in xs {
-            *x = f64::from(f32_of_bf16(bf16_of_f32(*x as f32)));
-        }
-    }
+    #[inline(always)]
     fn fold_in(acc: &mut [f64], bytes: &[u8], dtype: DType, f: impl Fn(f64, f64) -> f64) {
         match dtype {
             DType::F64 => fold_as::<f64, f64>(acc, bytes, |x| x, f),
