@@ -86,6 +86,29 @@ impl Region {
         }
     }
 
+    /// A vector of `n` zeros of that type; `None` where there is no such memory.
+    pub fn zeroed(dtype: DType, n: u64) -> Option<Region> {
+        use half::{bf16, f16};
+        fn of<T: Element>(n: u64) -> Option<Region> {
+            try_zeroed::<T>(n).map(Region::new)
+        }
+        match dtype {
+            DType::F32 => of::<f32>(n),
+            DType::F64 => of::<f64>(n),
+            DType::F16 => of::<f16>(n),
+            DType::Bf16 => of::<bf16>(n),
+            DType::I32 => of::<i32>(n),
+            DType::I64 => of::<i64>(n),
+            DType::U8 => of::<u8>(n),
+            DType::I8 => of::<i8>(n),
+            DType::I16 => of::<i16>(n),
+            DType::U16 => of::<u16>(n),
+            DType::U32 => of::<u32>(n),
+            DType::U64 => of::<u64>(n),
+            DType::Bool => of::<crate::Bool>(n),
+        }
+    }
+
     /// Length in elements.
     pub fn len(&self) -> usize {
         self.len
@@ -343,6 +366,17 @@ pub fn zeroed<T: Element>(n: usize) -> Vec<T> {
     vec![zero; n]
 }
 
+/// As [`zeroed`], for lengths that came from elsewhere; `None` where there is no such memory.
+pub fn try_zeroed<T: Element>(n: u64) -> Option<Vec<T>> {
+    let n = usize::try_from(n).ok()?;
+    let mut v = Vec::new();
+    v.try_reserve_exact(n).ok()?;
+    // SAFETY: every bit pattern is a value, the one of zeros too.
+    let zero: T = unsafe { std::mem::zeroed() };
+    v.resize(n, zero);
+    Some(v)
+}
+
 /// Bytes as elements, where address and length fit the type.
 pub fn elements_of<T: Element>(b: &[u8]) -> Option<&[T]> {
     let size = T::DTYPE.size();
@@ -373,6 +407,17 @@ mod tests {
         assert!(r.typed::<f64>().is_none());
         r.typed::<f32>().unwrap()[1] = 5.0;
         assert_eq!(r.into_inner::<Vec<f32>>().unwrap(), [1.0, 5.0]);
+    }
+
+    #[test]
+    fn regions_of_zeros_are_vectors_of_their_type() {
+        for dtype in DType::ALL {
+            let r = Region::zeroed(dtype, 5).unwrap();
+            assert_eq!((r.dtype(), r.len()), (dtype, 5));
+            assert!(Region::zeroed(dtype, u64::MAX).is_none());
+        }
+        let r = Region::zeroed(DType::F32, 2).unwrap();
+        assert_eq!(r.into_inner::<Vec<f32>>().unwrap(), [0.0, 0.0]);
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! The communicator that users' groups stand on.
 
 use crate::{
+    arguments::Shape,
     completion::Completion,
+    discover::{Then, counts_memory},
     drive::Shared,
     op::{OpStart, group_rank},
     program::Program,
     raw_memory::OpMemory,
-    select::{Choice, choose},
+    select::{Choice, Identity, choose, hosts_of},
     sync::Arc,
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Algorithm, Borrowed, Cancel, Cause, Class, Communicator, DType, Descriptor, Done, Error,
-    Finished, GroupInfo, LinkStats, Op, OpId, Owned, Pending, Persistent, Rank, Region,
-    descriptor::stable_hash,
+    Borrowed, Cancel, Cause, Communicator, DType, Descriptor, Done, Error, Finished, GroupInfo,
+    LinkStats, Op, OpId, Owned, Pending, Persistent, Rank, Region, descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -23,54 +24,50 @@ use std::{
 pub(crate) struct EngineComm {
     shared: Arc<Shared>,
     info: Arc<GroupInfo>,
+    /// The members' hosts, where they are known.
+    hosts: Option<Arc<[u32]>>,
 }
 
 impl EngineComm {
     pub(crate) fn new(shared: Arc<Shared>, info: GroupInfo) -> EngineComm {
+        let hosts = hosts_of(&shared.state.lock().config, &info);
         EngineComm {
             shared,
             info: Arc::new(info),
+            hosts,
         }
     }
 
     /// Puts an operation into flight; its outcome comes through the completion, mistakes included.
-    fn launch(
-        &self,
-        op: &Op,
-        dtype: DType,
-        len: usize,
-        memory: OpMemory,
-        completion: &Arc<Completion>,
-    ) {
-        let planned = self.prepare(op, dtype, len, memory.input_len());
-        match planned {
-            Ok((choice, program)) => self.submit(op, dtype, &choice, program, memory, completion),
+    fn launch(&self, op: &Op, memory: OpMemory, completion: &Arc<Completion>) {
+        match self.prepare(op, &memory.shape()) {
+            Ok((choice, program)) => self.submit(op, choice, program, memory, completion),
             Err(error) => refuse(memory, error, completion),
         }
     }
 
-    fn prepare(
-        &self,
-        op: &Op,
-        dtype: DType,
-        len: usize,
-        input: Option<usize>,
-    ) -> Result<(Choice, Arc<Program>), Error> {
+    fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         if std::process::id() != self.shared.pid {
             return Err(Cause::Forked { op: name.into() }.into());
         }
         let mut state = self.shared.state.lock();
-        let mut choice = choose(op, &self.info, dtype, len, &state.config)?;
-        choice.request.out_of_place = input.is_some();
+        let hosts = self.hosts.as_ref();
+        let choice = choose(op, &self.info, hosts, shape, &state.config)?;
         let program = state
             .programs
             .find(&choice.request)
             .map_err(|e| plan_error(name, &e))?;
-        let expected = program.plan.input_len;
-        if let Some(got) = input.filter(|n| *n as u64 != expected) {
-            let what = format!("an input of {got} elements where {expected} are expected");
-            return Err(Error::invalid(name, what));
+        // What the arguments were checked against must be what the plan works on.
+        let plan = &program.plan;
+        let fits = choice.extent.discover
+            || (plan.user_len <= shape.io && plan.input_len <= shape.input.unwrap_or(0));
+        if !fits {
+            let what = format!(
+                "{name} by {}: a plan on {} and {} elements for {shape:?}",
+                plan.algorithm, plan.input_len, plan.user_len
+            );
+            return Err(Error::internal(what));
         }
         Ok((choice, program))
     }
@@ -78,15 +75,29 @@ impl EngineComm {
     fn submit(
         &self,
         op: &Op,
-        dtype: DType,
-        choice: &Choice,
+        choice: Choice,
         program: Arc<Program>,
-        memory: OpMemory,
+        mut memory: OpMemory,
         completion: &Arc<Completion>,
     ) {
         let name = choice.kind.name();
+        let dtype = memory.shape().dtype;
+        let mut counting = None;
+        if choice.extent.discover {
+            let made = match memory.is_owned() {
+                true => counts_memory(op, &choice),
+                false => Err(Error::invalid(
+                    name,
+                    "counts are discovered by asynchronous operations only, which make the output",
+                )),
+            };
+            match made {
+                Ok(made) => counting = Some(made),
+                Err(error) => return refuse(memory, error, completion),
+            }
+        }
         let mut state = self.shared.state.lock();
-        let id = match state.next_id(self.info.id, op.lane.0, choice.round, name) {
+        let id = match state.next_id(self.info.id, op.lane.0, choice.identity, name) {
             Ok(id) => id,
             Err(error) => {
                 drop(state);
@@ -95,7 +106,14 @@ impl EngineComm {
         };
         let now = self.shared.clock.now();
         state.set_now(now);
-        let descriptor = choice.descriptor(id, op, &self.info, dtype, &state.config);
+        let then = counting.map(|counting| {
+            Box::new(Then {
+                op: op.clone(),
+                memory: std::mem::replace(&mut memory, counting),
+                hosts: self.hosts.clone(),
+            })
+        });
+        let descriptor = choice.descriptor(id, op, &self.info, dtype);
         let timeout = op.timeout.unwrap_or(state.config.timeout);
         let serial = state.next_serial();
         let warn_at = now.saturating_add(state.config.warn_after);
@@ -106,8 +124,11 @@ impl EngineComm {
             group: Arc::clone(&self.info),
             program,
             memory,
-            mix: choice.mix.clone(),
-            weight: op.weight,
+            mix: choice.mix,
+            pairs: choice.pairs,
+            then,
+            counts: vec![],
+            weight: choice.weight,
             started: now,
             deadline: now.saturating_add(timeout),
             warn_at,
@@ -124,17 +145,17 @@ impl EngineComm {
     /// Runs a plan that did not come from the planner: for experiments, and for tests of wrong plans. `descriptor` is what it is called by.
     pub(crate) fn start_plan(&self, plan: Plan, op: &Op, io: Owned) -> Box<dyn Pending> {
         let completion = Completion::new();
-        let (dtype, len) = (io.io.dtype(), io.io.len());
+        let len = io.io.len();
         let pending = self.pending(&completion, op);
         match OpMemory::owned(io) {
             Err((error, io)) => {
                 deliver(&completion, Some(io.io), io.input, error);
             }
-            Ok(memory) => match self.prepare(op, dtype, len, None) {
+            Ok(memory) => match self.prepare(op, &memory.shape()) {
                 Ok((choice, _)) => match Program::unproven(plan, &self.info, len) {
                     Ok(program) => {
                         let program = Arc::new(program);
-                        self.submit(op, dtype, &choice, program, memory, &completion);
+                        self.submit(op, choice, program, memory, &completion);
                     }
                     Err(what) => refuse(memory, Error::invalid("plan", what), &completion),
                 },
@@ -148,7 +169,7 @@ impl EngineComm {
         Box::new(EnginePending {
             shared: Arc::clone(&self.shared),
             completion: Some(Arc::clone(completion)),
-            lane: (self.info.id, op.lane.0),
+            lane: Identity::of(&op.kind, self.info.rank).stream(self.info.id, op.lane.0),
         })
     }
 }
@@ -178,9 +199,9 @@ fn unsupported(op: &str, what: &str) -> Error {
     .into()
 }
 
-fn plan_error(name: &str, e: &PlanError) -> Error {
+pub(crate) fn plan_error(name: &str, e: &PlanError) -> Error {
     match e {
-        PlanError::BadRank { .. } | PlanError::BadNumber { .. } => {
+        PlanError::BadRank { .. } | PlanError::BadNumber { .. } | PlanError::BadCounts { .. } => {
             Error::invalid(name, e.to_string())
         }
         _ => Cause::Unsupported {
@@ -198,11 +219,10 @@ impl Communicator for EngineComm {
 
     fn run(&self, op: &Op, io: Borrowed<'_>) -> Result<Done, Error> {
         let completion = Completion::new();
-        let (dtype, len) = (io.io.dtype(), io.io.len());
         // SAFETY: this call returns only when the completion is set, and the engine sets it after it has let go of the memory; a panic on the way cannot skip that, see `Stay`.
-        let memory = unsafe { OpMemory::borrowed(io) };
+        let memory = unsafe { OpMemory::borrowed(io) }?;
         let stay = Stay(&completion, &self.shared);
-        self.launch(op, dtype, len, memory, &completion);
+        self.launch(op, memory, &completion);
         self.shared.help_until(&|| completion.is_done());
         drop(stay);
         completion
@@ -213,9 +233,8 @@ impl Communicator for EngineComm {
     fn start(&self, op: Op, io: Owned) -> Box<dyn Pending> {
         let completion = Completion::new();
         let pending = self.pending(&completion, &op);
-        let (dtype, len) = (io.io.dtype(), io.io.len());
         match OpMemory::owned(io) {
-            Ok(memory) => self.launch(&op, dtype, len, memory, &completion),
+            Ok(memory) => self.launch(&op, memory, &completion),
             Err((error, io)) => {
                 deliver(&completion, Some(io.io), io.input, error);
             }
@@ -306,20 +325,23 @@ impl Communicator for EngineComm {
     }
 
     fn describe(&self, op: &Op, dtype: DType, len: usize) -> Result<Descriptor, Error> {
-        let (choice, _) = self.prepare(op, dtype, len, None)?;
-        let class = if choice.algorithm == Algorithm::Neighbour {
-            Class::Neighbour
-        } else {
-            Class::Collective
-        };
+        let (me, world) = (self.info.rank, self.info.world_ranks.len() as u32);
+        let shape = Shape::of_len(&op.kind, dtype, len as u64, me, world).ok_or_else(|| {
+            let what = format!("{len} elements of {world} ranks cannot be counted in 64 bits");
+            Error::invalid(op.kind.op_kind().name(), what)
+        })?;
+        let (choice, _) = self.prepare(op, &shape)?;
+        let (group, lane) = choice.identity.stream(self.info.id, op.lane.0);
         let id = OpId {
-            group: self.info.id,
-            lane: op.lane.0,
-            class,
-            seq: choice.round.unwrap_or(0),
+            group,
+            lane,
+            class: choice.identity.class(),
+            seq: match choice.identity {
+                Identity::Round(t) => t,
+                _ => 0,
+            },
         };
-        let config = self.shared.state.lock().config.clone();
-        Ok(choice.descriptor(id, op, &self.info, dtype, &config))
+        Ok(choice.descriptor(id, op, &self.info, dtype))
     }
 }
 

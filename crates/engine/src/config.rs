@@ -1,6 +1,6 @@
 //! What an engine is told when it is made.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Settings of an [`Engine`](crate::Engine); equal on every rank where the text says so.
 #[derive(Clone, Debug)]
@@ -20,6 +20,10 @@ pub struct EngineConfig {
     pub small_bytes: u64,
     /// Up to which world size larger buffers go directly instead of around a ring; equal on every rank.
     pub direct_world: u32,
+    /// Children per inner node of a k-nomial tree, plus 1; at least 2; equal on every rank.
+    pub radix: u32,
+    /// The host of each rank of the job, as any number: what two-level plans go by; equal on every rank. `None`: each on a host of its own.
+    pub hosts: Option<Arc<[u32]>>,
     /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
     pub record: bool,
     /// How long leaving may take.
@@ -36,6 +40,8 @@ impl Default for EngineConfig {
             slice_bytes: 256 * 1024,
             small_bytes: 8 * 1024,
             direct_world: 16,
+            radix: gaggle_collectives::Request::RADIX,
+            hosts: None,
             record: false,
             leave_limit: Duration::from_secs(2),
         }

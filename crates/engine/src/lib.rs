@@ -24,11 +24,14 @@
 //! });
 //! ```
 
+mod arguments;
 mod comm;
 mod completion;
 mod config;
+mod discover;
 mod drive;
 mod op;
+mod pairs;
 mod program;
 mod protocol;
 mod raw_memory;

@@ -2,6 +2,8 @@
 
 use crate::{
     completion::Completion,
+    discover::Then,
+    pairs::Pairs,
     program::Program,
     raw_memory::{OpMemory, Others},
     sync::Arc,
@@ -53,6 +55,11 @@ pub(crate) struct OpState {
     pub(crate) program: Arc<Program>,
     pub(crate) memory: OpMemory,
     pub(crate) mix: MixWeights,
+    pub(crate) pairs: Pairs,
+    /// What follows once the counts are known.
+    pub(crate) then: Option<Box<Then>>,
+    /// The counts that were discovered for it.
+    pub(crate) counts: Vec<u64>,
     /// Steps before each step that are not over.
     pub(crate) waits: Vec<u32>,
     pub(crate) phase: Vec<Phase>,
@@ -88,6 +95,9 @@ pub(crate) struct OpStart {
     pub(crate) program: Arc<Program>,
     pub(crate) memory: OpMemory,
     pub(crate) mix: MixWeights,
+    pub(crate) pairs: Pairs,
+    pub(crate) then: Option<Box<Then>>,
+    pub(crate) counts: Vec<u64>,
     pub(crate) weight: Weight,
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
@@ -119,6 +129,9 @@ impl OpState {
             program: s.program,
             memory: s.memory,
             mix: s.mix,
+            pairs: s.pairs,
+            then: s.then,
+            counts: s.counts,
             status: Status::Running,
             suspect: None,
             inherited: false,
@@ -149,7 +162,22 @@ impl OpState {
             Action::Send {
                 weight: Some(slot), ..
             } => self.slots[slot as usize],
+            // Plans whose counts only pairs of ranks share have no weights.
+            Action::Send { to, .. } => self.pairs.sent_to(to),
             _ => 0,
+        }
+    }
+
+    /// Whether counts are told from pair to pair.
+    pub(crate) fn is_pairwise(&self) -> bool {
+        !matches!(self.pairs, Pairs::Same)
+    }
+
+    /// Whether a rank of the group sends this rank as many elements as are expected; if not, how many of each.
+    pub(crate) fn pair_agrees(&self, from: Rank, sent: u64) -> Result<(), (u64, u64)> {
+        match self.pairs.expected_from(from) {
+            Some(expected) if expected != sent => Err((expected, sent)),
+            _ => Ok(()),
         }
     }
 
@@ -469,6 +497,11 @@ impl OpState {
             .into_iter()
             .map(|r| self.world_rank(r))
             .collect()
+    }
+
+    /// Ranks of the job with which messages are exchanged.
+    pub(crate) fn all_peers(&self) -> Vec<Rank> {
+        self.peers.iter().map(|r| self.world_rank(*r)).collect()
     }
 
     pub(crate) fn world_rank(&self, rank: Rank) -> Rank {

@@ -76,8 +76,8 @@ pub(crate) enum Blame {
     Timeout(Vec<Rank>),
     Lost(Rank, String),
     Left(Rank),
-    /// These ranks called something else: what.
-    Deviates(Vec<Rank>, String),
+    /// These ranks called something else; every version, with the ranks that called it.
+    Deviates(Vec<Rank>, Vec<(Vec<Rank>, String)>),
     Other(String),
 }
 
@@ -98,6 +98,8 @@ pub(crate) enum Word {
 
 /// Longest reason that is passed on, so that a word fits into a control message.
 const TEXT_MAX: usize = 1024;
+/// Longest description of one version of several.
+const VERSION_MAX: usize = 240;
 
 impl Word {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -148,10 +150,18 @@ impl Word {
                         b.push(3);
                         put_text(&mut b, what);
                     }
-                    Blame::Deviates(ranks, what) => {
+                    Blame::Deviates(ranks, versions) => {
                         b.push(4);
                         put_ranks(&mut b, ranks);
-                        put_text(&mut b, what);
+                        // A few versions are enough to go on.
+                        let versions = &versions[..versions.len().min(4)];
+                        b.push(versions.len() as u8);
+                        for (ranks, what) in versions {
+                            put_ranks(&mut b, ranks);
+                            let what = &what.as_bytes()[..what.len().min(VERSION_MAX)];
+                            b.extend_from_slice(&(what.len() as u16).to_le_bytes());
+                            b.extend_from_slice(what);
+                        }
                     }
                 }
             }
@@ -202,7 +212,7 @@ impl Word {
                     3 => Blame::Other(text(rest)),
                     4 => {
                         let (ranks, rest) = read_ranks(rest)?;
-                        Blame::Deviates(ranks, text(rest))
+                        Blame::Deviates(ranks, read_versions(rest)?)
                     }
                     _ => return None,
                 };
@@ -221,15 +231,10 @@ fn put_op(b: &mut Vec<u8>, op: &OpId) {
 }
 
 fn read_op(b: &[u8]) -> Option<(OpId, &[u8])> {
-    let class = match *b.get(12)? {
-        0 => Class::Collective,
-        1 => Class::Neighbour,
-        _ => return None,
-    };
     let op = OpId {
         group: u64_at(b, 0)?,
         lane: u32_at(b, 8)?,
-        class,
+        class: Class::from_number(*b.get(12)?)?,
         seq: u64_at(b, 13)?,
     };
     Some((op, b.get(21..)?))
@@ -249,6 +254,18 @@ fn read_ranks(b: &[u8]) -> Option<(Vec<Rank>, &[u8])> {
     let n = usize::from(n);
     let ranks = (0..n).map(|i| u32_at(rest, i * 4).map(Rank));
     Some((ranks.collect::<Option<_>>()?, rest.get(n * 4..)?))
+}
+
+fn read_versions(b: &[u8]) -> Option<Vec<(Vec<Rank>, String)>> {
+    let (&n, mut rest) = b.split_first()?;
+    let mut versions = vec![];
+    for _ in 0..n {
+        let (ranks, after) = read_ranks(rest)?;
+        let len = usize::from(u16::from_le_bytes(after.get(..2)?.try_into().ok()?));
+        versions.push((ranks, text(after.get(2..2 + len)?)));
+        rest = &after[2 + len..];
+    }
+    rest.is_empty().then_some(versions)
 }
 
 fn put_text(b: &mut Vec<u8>, text: &str) {
@@ -310,7 +327,13 @@ mod tests {
             Word::Failed(
                 op(),
                 vec![Rank(7)],
-                Blame::Deviates(vec![Rank(2), Rank(3)], "barrier".into()),
+                Blame::Deviates(
+                    vec![Rank(2), Rank(3)],
+                    vec![
+                        (vec![Rank(2), Rank(3)], "barrier".into()),
+                        (vec![Rank(1)], "mix".into()),
+                    ],
+                ),
             ),
             Word::Abort(9, "stop".into()),
         ] {

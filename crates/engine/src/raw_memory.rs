@@ -5,6 +5,7 @@
 //! For owned memory it keeps the regions; for borrowed memory its maker promises that the borrow outlives it.
 //! All access goes through spans that are checked against the lengths, under the engine's lock, one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
 
+use crate::arguments::Shape;
 use gaggle_collectives::{Buf, Span};
 use gaggle_core::{Borrowed, DType, Error, Loan, Owned, Region};
 use std::ptr::NonNull;
@@ -41,8 +42,7 @@ impl OpMemory {
         if let Some(region) = &mut memory.input {
             match region.view() {
                 Some(view) if view.dtype() != user_type => {
-                    let what = format!("input of {}, output of {user_type}", view.dtype());
-                    return Err((Error::invalid("start", what), memory));
+                    return Err((two_types(view.dtype(), user_type), memory));
                 }
                 Some(mut view) => (input, input_bytes) = (view.as_ptr(), view.bytes().len()),
                 None => return Err((no_device(), memory)),
@@ -67,10 +67,13 @@ impl OpMemory {
     ///
     /// # Safety
     /// What `memory` borrows stays borrowed until this value is dropped.
-    pub(crate) unsafe fn borrowed(memory: Borrowed<'_>) -> OpMemory {
+    pub(crate) unsafe fn borrowed(memory: Borrowed<'_>) -> Result<OpMemory, Error> {
         let mut view = memory.io;
         let input = memory.input;
-        OpMemory {
+        if let Some(other) = input.map(|v| v.dtype()).filter(|d| *d != view.dtype()) {
+            return Err(two_types(other, view.dtype()));
+        }
+        Ok(OpMemory {
             user: view.as_ptr(),
             user_bytes: view.len() * view.dtype().size(),
             user_type: view.dtype(),
@@ -82,13 +85,22 @@ impl OpMemory {
             input_bytes: input.map_or(0, |v| v.bytes().len()),
             input_region: None,
             has_input: input.is_some(),
+        })
+    }
+
+    /// Element type and lengths.
+    pub(crate) fn shape(&self) -> Shape {
+        let elems = |bytes: usize| (bytes / self.user_type.size()) as u64;
+        Shape {
+            dtype: self.user_type,
+            io: elems(self.user_bytes),
+            input: self.has_input.then(|| elems(self.input_bytes)),
         }
     }
 
-    /// Elements of the input; `None` in place.
-    pub(crate) fn input_len(&self) -> Option<usize> {
-        self.has_input
-            .then(|| self.input_bytes / self.user_type.size())
+    /// Whether it keeps its memory itself.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.region.is_some()
     }
 
     /// Room for the plan, in the accumulator type; `pooled` is reused.
@@ -165,6 +177,10 @@ impl OpMemory {
         // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and lends only for plans of the planner's, which are proved to write no span while it is being sent.
         unsafe { Loan::new(at, len) }
     }
+}
+
+fn two_types(input: DType, output: DType) -> Error {
+    Error::invalid("memory", format!("input of {input}, output of {output}"))
 }
 
 fn no_device() -> Error {

@@ -2,12 +2,12 @@
 
 use crate::{
     protocol::{Head, Progress, Word},
-    state::{Later, MAX_EARLY, State, control_word},
+    state::{Late, Later, MAX_EARLY, State, control_word},
     trouble::FailedAt,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    ControlSink, Down, Inlet, MsgKey, Outlet, Rank, Sink, TransportError, Verdict, XferId,
+    ControlSink, Down, Inlet, MsgKey, OpKind, Outlet, Rank, Sink, TransportError, Verdict, XferId,
 };
 use std::time::Duration;
 
@@ -40,15 +40,30 @@ impl Sink for LinkSink<'_> {
             return Verdict::Refuse;
         };
         match Head::read(head) {
-            Some(head) if head.hash == op.hash => {
+            Some(head) if head.hash == op.hash && !op.is_pairwise() => {
                 op.open(step, head.weight);
                 Verdict::Take
             }
-            _ => {
+            head => {
+                let from = match op.program.steps[step as usize].action {
+                    Action::Recv { from, .. } => op.world_rank(from),
+                    _ => return Verdict::Refuse,
+                };
+                let agrees = match head {
+                    Some(head) => self.state.agrees(idx, from, &head),
+                    None => {
+                        self.state.dispute(idx);
+                        false
+                    }
+                };
+                if agrees {
+                    return Verdict::Take;
+                }
                 // Refused: the transport has forgotten the transfer.
-                op.xfers[step as usize] = None;
+                if let Some(op) = self.state.ops[idx].as_deref_mut() {
+                    op.xfers[step as usize] = None;
+                }
                 self.state.xfers.remove(&(self.link, id));
-                self.state.dispute(idx);
                 Verdict::Refuse
             }
         }
@@ -78,7 +93,6 @@ impl Sink for LinkSink<'_> {
         match state.by_id.get(&key.op) {
             Some(&idx) => {
                 if !state.agrees(idx, from, &head) {
-                    state.dispute(idx);
                     return Verdict::Refuse;
                 }
             }
@@ -158,6 +172,15 @@ impl ControlSink for ControlView<'_> {
                     if matches!(progress, Progress::Running(_)) && state.troubles.say(id) {
                         let mine = state.progress_of(&id);
                         control_word(&mut state.later, Word::Describe(id, mine));
+                    }
+                    // Who only sends may be done before anybody could object.
+                    if let Some(mine) = state.troubles.went_well(&id)
+                        && (mine.kind.is_rooted() || mine.kind == OpKind::Message)
+                    {
+                        state.troubles.answer(id, from, progress);
+                        if state.troubles.disputed(&id, &mine) {
+                            state.report_late(id, Late::Disputed(mine));
+                        }
                     }
                     return;
                 }

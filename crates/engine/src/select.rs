@@ -1,22 +1,81 @@
 //! From an operation to its plan: what is legal, which algorithm, which slice. A pure function of what all ranks agree on.
 
-use crate::{config::EngineConfig, op::MixWeights};
+use crate::{
+    arguments::{Extent, Shape, measure},
+    config::EngineConfig,
+    op::MixWeights,
+    pairs::Pairs,
+};
 use gaggle_collectives::{Call, Request};
 use gaggle_core::{
-    Algorithm, Cause, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, Op, OpId, OpKind,
-    Rank, Reduce, descriptor::stable_hash,
+    Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, Form, GroupInfo, Kind,
+    ModeBits, Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
 };
+use std::sync::Arc;
+
+/// How an operation finds its counterparts, before it has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The lane's next number.
+    Next,
+    /// The caller's round.
+    Round(u64),
+    /// The next number of this tag on this link.
+    Tagged { from: Rank, to: Rank, tag: u32 },
+}
+
+impl Identity {
+    pub(crate) fn of(kind: &Kind, me: Rank) -> Identity {
+        match kind {
+            Kind::Mix { t, .. }
+            | Kind::NeighbourGather { t, .. }
+            | Kind::HierarchicalMix { t, .. } => Identity::Round(*t),
+            Kind::Send { to, tag } => Identity::Tagged {
+                from: me,
+                to: *to,
+                tag: *tag,
+            },
+            Kind::Recv { from, tag } => Identity::Tagged {
+                from: *from,
+                to: me,
+                tag: *tag,
+            },
+            _ => Identity::Next,
+        }
+    }
+
+    pub(crate) fn class(self) -> Class {
+        match self {
+            Identity::Next => Class::Collective,
+            Identity::Round(_) => Class::Neighbour,
+            Identity::Tagged { .. } => Class::Tagged,
+        }
+    }
+
+    /// The stream in which it is numbered: a group's lane, or a link's tag.
+    pub(crate) fn stream(self, group: u64, lane: u32) -> (u64, u32) {
+        match self {
+            Identity::Tagged { from, to, tag } => (OpId::link_group(group, from, to), tag),
+            _ => (group, lane),
+        }
+    }
+}
 
 /// What an operation comes to, before it has a number.
 pub(crate) struct Choice {
+    /// What is planned; where counts are to be discovered, how the ranks tell each other.
     pub(crate) request: Request,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) reduce: Reduce,
-    pub(crate) root: Rank,
+    pub(crate) extent: Extent,
     pub(crate) kind: OpKind,
+    pub(crate) root: Rank,
+    pub(crate) reduce: Reduce,
+    pub(crate) codec: Codec,
     pub(crate) mix: MixWeights,
-    /// The caller's round, for neighbour operations.
-    pub(crate) round: Option<u64>,
+    pub(crate) weight: Weight,
+    pub(crate) identity: Identity,
+    pub(crate) pairs: Pairs,
+    /// Hash of whatever else the ranks must agree on.
+    pub(crate) tables: u64,
 }
 
 impl Choice {
@@ -27,187 +86,366 @@ impl Choice {
         op: &Op,
         group: &GroupInfo,
         dtype: DType,
-        config: &EngineConfig,
     ) -> Descriptor {
         Descriptor {
             id,
-            incarnation: 0,
+            incarnation: group.incarnation,
             epoch: group.epoch,
             kind: self.kind,
             dtype,
             reduce: self.reduce,
-            count: self.request.len,
+            count: self.extent.count,
             root: self.root,
-            codec: op.codec,
-            algorithm: self.algorithm,
+            codec: self.codec,
+            algorithm: self.request.call.algorithm(),
             divisor: op.divisor,
-            mode: gaggle_core::ModeBits::default(),
+            mode: ModeBits {
+                mode: op.mode,
+                feedback: op.feedback.is_some(),
+                counted: self.extent.counted,
+            },
             priority: op.priority,
             slice: u32::try_from(self.request.slice).unwrap_or(u32::MAX),
-            tables: tables_hash(config),
+            tables: self.tables,
         }
     }
 }
 
-/// Hash of the settings that choose plans: ranks with different ones must not run together.
-fn tables_hash(config: &EngineConfig) -> u64 {
-    stable_hash(&[
-        &config.slice_bytes.to_le_bytes(),
-        &config.small_bytes.to_le_bytes(),
-        &config.direct_world.to_le_bytes(),
-    ])
+/// Hash of everything that a plan is chosen by and a descriptor does not show: ranks with different settings must not run together.
+fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u64 {
+    let numbers = |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|h| h.to_le_bytes()).collect() };
+    let settings = [
+        config.slice_bytes,
+        config.small_bytes,
+        u64::from(config.direct_world),
+        u64::from(config.radix),
+        u64::from(op.codec_forced),
+    ];
+    let settings: Vec<u8> = settings.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let hosts = hosts.map_or_else(Vec::new, |h| numbers(h));
+    let machines: Vec<u8> = match &op.kind {
+        Kind::HierarchicalMix { machines, .. } => machines
+            .iter()
+            .flat_map(|m| {
+                let ranks: Vec<u32> = m.iter().map(|r| r.0).collect();
+                let mut bytes = (ranks.len() as u32).to_le_bytes().to_vec();
+                bytes.extend(numbers(&ranks));
+                bytes
+            })
+            .collect(),
+        _ => vec![],
+    };
+    let (mut user, mut properties) = (&b""[..], [0u8; 3]);
+    if let Some(u) = op.user.as_ref().filter(|_| is_user(&op.kind)) {
+        let p = u.properties();
+        user = u.name().as_bytes();
+        properties = [
+            1 + u.dtype() as u8,
+            u8::from(p.commutative),
+            u8::from(p.associative),
+        ];
+    }
+    stable_hash(&[&settings, &hosts, &machines, user, &properties])
 }
 
-/// Decides how `op` on `len` elements of `dtype` is carried out.
+fn is_user(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::AllReduce(Reduce::User)
+            | Kind::Reduce {
+                reduce: Reduce::User,
+                ..
+            }
+            | Kind::ReduceScatter {
+                reduce: Reduce::User,
+                ..
+            }
+    )
+}
+
+/// The hosts of a group's members, in their order.
+pub(crate) fn hosts_of(config: &EngineConfig, group: &GroupInfo) -> Option<Arc<[u32]>> {
+    let hosts = config.hosts.as_ref()?;
+    let ranks = group.world_ranks.iter();
+    ranks.map(|r| hosts.get(r.idx()).copied()).collect()
+}
+
+/// Decides how `op` on memory of this shape is carried out.
+///
+/// # Errors
+/// The caller's mistakes, with what was wanted and what was given.
 pub(crate) fn choose(
     op: &Op,
     group: &GroupInfo,
-    dtype: DType,
-    len: usize,
+    hosts: Option<&Arc<[u32]>>,
+    shape: &Shape,
     config: &EngineConfig,
 ) -> Result<Choice, Error> {
-    let name = op.kind.op_kind().name();
-    let world = group.world_ranks.len() as u32;
-    let len = len as u64;
-    if op.codec.wire_type(dtype).is_none() {
+    let (kind, dtype) = (op.kind.op_kind(), shape.dtype);
+    let name = kind.name();
+    let (me, world) = (group.rank, group.world_ranks.len() as u32);
+    if !op.codec.applies_to(dtype) {
         let what = format!("the {} codec applies to f32, not to {dtype}", op.codec);
-        return Err(Cause::Unsupported {
-            op: name.into(),
-            what,
-        }
-        .into());
+        return Err(unsupported(name, what));
     }
-    let mut choice = Choice {
-        request: Request {
-            call: Call::Barrier,
-            rank: group.rank,
-            world,
-            len,
-            slice: (config.slice_bytes / dtype.size() as u64).max(1),
-            codec: op.codec,
-            widen: dtype.accumulator() != dtype,
-            ..Request::default()
-        },
-        algorithm: Algorithm::Dissemination,
-        reduce: Reduce::Sum,
-        root: Rank(0),
-        kind: op.kind.op_kind(),
-        mix: MixWeights::default(),
-        round: None,
+    check_types(op, name, dtype)?;
+    let extent = measure(&op.kind, shape, me, world)?;
+    let bytes = extent.len.saturating_mul(dtype.size() as u64);
+    let pick = Pick {
+        op,
+        world,
+        bytes,
+        config,
     };
-    match &op.kind {
-        Kind::AllReduce(reduce) => {
-            if !reduce.is_defined_on(dtype) {
-                let what = format!("{reduce} is not defined on {dtype}");
-                return Err(Error::invalid(name, what));
-            }
-            let bytes = len * dtype.size() as u64;
-            choice.reduce = *reduce;
-            choice.algorithm = op
-                .algorithm
-                .unwrap_or_else(|| all_reduce_algorithm(op.codec, world, bytes, config));
-            choice.request.call = Call::AllReduce {
-                reduce: *reduce,
-                algorithm: choice.algorithm,
-            };
-        }
-        Kind::Broadcast { root } => {
-            choice.root = *root;
-            choice.algorithm = forced(op, name, Algorithm::Binomial)?;
-            choice.request.call = Call::Broadcast {
-                root: *root,
-                algorithm: Algorithm::Binomial,
-            };
-        }
-        Kind::AllGather(Counts::Equal) => {
-            if !len.is_multiple_of(u64::from(world)) {
-                let what =
-                    format!("buffer has {len} elements, which is no multiple of the {world} ranks");
-                return Err(Error::invalid(name, what));
-            }
-            choice.request.len = len / u64::from(world);
-            let usual = if world <= config.direct_world {
-                Algorithm::Direct
-            } else {
-                Algorithm::Ring
-            };
-            choice.algorithm = op.algorithm.unwrap_or(usual);
-            choice.request.call = Call::AllGather {
-                counts: Counts::Equal,
-                algorithm: choice.algorithm,
-            };
-        }
-        Kind::Barrier => {
-            if len != 0 {
-                return Err(Error::invalid(
-                    name,
-                    format!("takes no elements, got {len}"),
-                ));
-            }
-            choice.algorithm = forced(op, name, Algorithm::Dissemination)?;
-        }
-        Kind::Mix { round, t } => {
-            if !dtype.is_float() {
-                return Err(Error::invalid(
-                    name,
-                    format!("averages need floats, not {dtype}"),
-                ));
-            }
-            let mut weights = round
-                .from
-                .iter()
-                .chain(&round.to)
-                .map(|(_, w)| *w)
-                .chain([round.keep]);
-            if let Some(w) = weights.find(|w| !w.is_finite()) {
-                return Err(Error::invalid(name, format!("weight {w} is not finite")));
-            }
-            choice.algorithm = forced(op, name, Algorithm::Neighbour)?;
-            choice.round = Some(*t);
-            choice.mix = MixWeights {
-                from: round.from.iter().map(|(_, w)| *w).collect(),
-                to: round.to.iter().map(|(_, w)| *w).collect(),
-                keep: round.keep,
-            };
-            choice.request.call = Call::Mix {
-                from: round.from.iter().map(|(r, _)| *r).collect(),
-                to: round.to.iter().map(|(r, _)| *r).collect(),
-                scaled: round.to.iter().any(|(_, w)| *w != 1.0),
-                form: round.form,
-            };
-        }
-        other => {
-            let what = format!("{other:?} is not carried out by this engine");
-            return Err(Cause::Unsupported {
-                op: name.into(),
-                what,
-            }
-            .into());
-        }
-    }
-    Ok(choice)
-}
-
-fn forced(op: &Op, name: &str, only: Algorithm) -> Result<Algorithm, Error> {
-    match op.algorithm {
-        Some(a) if a != only => Err(Cause::Unsupported {
-            op: name.into(),
-            what: format!("has no plan by {a}; it has {only}"),
-        }
-        .into()),
-        _ => Ok(only),
-    }
-}
-
-/// Small: few rounds. Larger: every byte once out and once in; around a ring where there are too many peers for that.
-fn all_reduce_algorithm(codec: Codec, world: u32, bytes: u64, config: &EngineConfig) -> Algorithm {
-    if codec != Codec::None {
-        Algorithm::Direct
-    } else if bytes <= config.small_bytes {
-        Algorithm::RecursiveDoubling
-    } else if world <= config.direct_world {
-        Algorithm::Direct
+    let call = if extent.discover {
+        pick.counts_call()
     } else {
-        Algorithm::Ring
+        pick.call()
+    };
+    let wire = if extent.discover { DType::U64 } else { dtype };
+    let request = Request {
+        rank: me,
+        world,
+        len: if extent.discover { 1 } else { extent.len },
+        slice: (config.slice_bytes / wire.size() as u64).max(1),
+        codec: if extent.discover {
+            Codec::None
+        } else {
+            op.codec
+        },
+        widen: wire.accumulator() != wire,
+        out_of_place: extent.discover || shape.input.is_some(),
+        feedback: op.feedback.is_some() && !extent.discover,
+        radix: config.radix,
+        hosts: hosts.cloned(),
+        call,
+    };
+    if let Some(wanted) = op.algorithm.filter(|_| !extent.discover)
+        && request.call.algorithm() != wanted
+    {
+        let only = request.call.algorithm();
+        return Err(unsupported(
+            name,
+            format!("has no plan by {wanted}; it has {only}"),
+        ));
+    }
+    let (root, reduce) = match &op.kind {
+        Kind::Broadcast { root } | Kind::Gather { root, .. } | Kind::Scatter { root, .. } => {
+            (*root, Reduce::Sum)
+        }
+        Kind::Reduce { root, reduce } => (*root, *reduce),
+        Kind::AllReduce(reduce) | Kind::ReduceScatter { reduce, .. } => (Rank(0), *reduce),
+        Kind::Send { to, .. } => (*to, Reduce::Sum),
+        Kind::Recv { .. } => (me, Reduce::Sum),
+        _ => (Rank(0), Reduce::Sum),
+    };
+    let mix = match &op.kind {
+        Kind::Mix { round, .. } | Kind::HierarchicalMix { round, .. } => MixWeights::of(round),
+        _ => MixWeights::default(),
+    };
+    Ok(Choice {
+        codec: op.codec,
+        mix,
+        // A weight that somebody left in the options of a sum must not become a factor.
+        weight: if reduce == Reduce::Mean {
+            op.weight
+        } else {
+            Weight::ONE
+        },
+        identity: Identity::of(&op.kind, me),
+        pairs: if extent.discover {
+            Pairs::Same
+        } else {
+            Pairs::of(&op.kind, extent.len)
+        },
+        tables: tables_hash(op, config, hosts),
+        request,
+        extent,
+        kind,
+        root,
+        reduce,
+    })
+}
+
+fn unsupported(name: &str, what: String) -> Error {
+    Cause::Unsupported {
+        op: name.into(),
+        what,
+    }
+    .into()
+}
+
+/// What is not about lengths: reductions on types, weights, machines.
+fn check_types(op: &Op, name: &str, dtype: DType) -> Result<(), Error> {
+    let wrong = |what: String| Err(Error::invalid(name, what));
+    match &op.kind {
+        Kind::AllReduce(reduce)
+        | Kind::Reduce { reduce, .. }
+        | Kind::ReduceScatter { reduce, .. } => {
+            if !reduce.is_defined_on(dtype) {
+                return wrong(format!("{reduce} is not defined on {dtype}"));
+            }
+            match (reduce, &op.user) {
+                (Reduce::User, None) => wrong("a user's reduction without the function".into()),
+                (Reduce::User, Some(user)) if user.dtype() != dtype => wrong(format!(
+                    "the reduction '{}' is made for {}, not for {dtype}",
+                    user.name(),
+                    user.dtype()
+                )),
+                _ => Ok(()),
+            }
+        }
+        Kind::Mix { round, .. } | Kind::HierarchicalMix { round, .. } => {
+            if !dtype.is_float() {
+                return wrong(format!("averages need floats, not {dtype}"));
+            }
+            let from = round.from.iter().map(|(_, w)| *w);
+            let to = round.to.iter().map(|(_, w)| *w);
+            match from.chain(to).chain([round.keep]).find(|w| !w.is_finite()) {
+                Some(w) => wrong(format!("weight {w} is not finite")),
+                None => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+impl MixWeights {
+    fn of(round: &Round) -> MixWeights {
+        MixWeights {
+            from: round.from.iter().map(|(_, w)| *w).collect(),
+            to: round.to.iter().map(|(_, w)| *w).collect(),
+            keep: round.keep,
+        }
+    }
+}
+
+/// What the choice of an algorithm goes by.
+struct Pick<'a> {
+    op: &'a Op,
+    world: u32,
+    /// Per rank, as the request counts them.
+    bytes: u64,
+    config: &'a EngineConfig,
+}
+
+impl Pick<'_> {
+    fn call(&self) -> Call {
+        let (neighbours, numbers) = (
+            |list: &[(Rank, f64)]| list.iter().map(|(r, _)| *r).collect::<Vec<Rank>>(),
+            |list: &[(Rank, f64)]| list.iter().map(|(r, _)| r.0).collect::<Vec<u32>>(),
+        );
+        let scaled = |round: &Round| round.to.iter().any(|(_, w)| *w != 1.0);
+        let form = |round: &Round| -> Form { round.form };
+        match &self.op.kind {
+            Kind::AllReduce(reduce) => Call::AllReduce {
+                reduce: *reduce,
+                algorithm: self.forced_or(self.all_reduce()),
+            },
+            Kind::Reduce { reduce, root } => Call::Reduce {
+                reduce: *reduce,
+                root: *root,
+                algorithm: self.forced_or(Algorithm::Direct),
+            },
+            Kind::Broadcast { root } => Call::Broadcast {
+                root: *root,
+                algorithm: self.forced_or(Algorithm::Binomial),
+            },
+            Kind::Gather { root, counts } => Call::Gather {
+                root: *root,
+                counts: counts.clone(),
+                algorithm: self.forced_or(Algorithm::Direct),
+            },
+            Kind::Scatter { root, counts } => Call::Scatter {
+                root: *root,
+                counts: counts.clone(),
+                algorithm: self.forced_or(Algorithm::Direct),
+            },
+            Kind::AllGather(counts) => Call::AllGather {
+                counts: counts.clone(),
+                algorithm: self.forced_or(self.all_gather()),
+            },
+            Kind::ReduceScatter { reduce, counts } => Call::ReduceScatter {
+                reduce: *reduce,
+                counts: counts.clone(),
+                algorithm: self.forced_or(Algorithm::Direct),
+            },
+            Kind::AllToAll { send, recv } => Call::AllToAll {
+                send: send.clone(),
+                recv: recv.clone(),
+                algorithm: self.forced_or(Algorithm::Direct),
+            },
+            Kind::Barrier => Call::Barrier,
+            Kind::Mix { round, .. } => Call::Mix {
+                from: neighbours(&round.from),
+                to: neighbours(&round.to),
+                scaled: scaled(round),
+                form: form(round),
+            },
+            Kind::NeighbourGather {
+                from, to, counts, ..
+            } => Call::NeighbourGather {
+                from: from.to_vec(),
+                to: to.to_vec(),
+                counts: counts.clone(),
+            },
+            Kind::HierarchicalMix {
+                machines, round, ..
+            } => Call::HierarchicalMix {
+                machines: Arc::clone(machines),
+                from: numbers(&round.from),
+                to: numbers(&round.to),
+                scaled: scaled(round),
+                form: form(round),
+            },
+            Kind::Send { to, .. } => Call::Send { to: *to },
+            Kind::Recv { from, .. } => Call::Recv { from: *from },
+            // `measure` has refused everything else.
+            _ => Call::Barrier,
+        }
+    }
+
+    /// How ranks tell each other their counts: one number of each to whoever must know it.
+    fn counts_call(&self) -> Call {
+        let equal = || Counts::Equal;
+        match &self.op.kind {
+            Kind::AllToAll { .. } => Call::AllToAll {
+                send: equal(),
+                recv: equal(),
+                algorithm: Algorithm::Direct,
+            },
+            Kind::NeighbourGather { from, to, .. } => Call::NeighbourGather {
+                from: from.to_vec(),
+                to: to.to_vec(),
+                counts: equal(),
+            },
+            _ => Call::AllGather {
+                counts: equal(),
+                algorithm: self.all_gather(),
+            },
+        }
+    }
+
+    fn forced_or(&self, usual: Algorithm) -> Algorithm {
+        self.op.algorithm.unwrap_or(usual)
+    }
+
+    /// Small: few rounds. Larger: every byte once out and once in; around a ring where there are too many peers for that.
+    fn all_reduce(&self) -> Algorithm {
+        if self.op.codec != Codec::None {
+            Algorithm::Direct
+        } else if self.bytes <= self.config.small_bytes {
+            Algorithm::RecursiveDoubling
+        } else {
+            self.all_gather()
+        }
+    }
+
+    fn all_gather(&self) -> Algorithm {
+        if self.world <= self.config.direct_world {
+            Algorithm::Direct
+        } else {
+            Algorithm::Ring
+        }
     }
 }

@@ -1,35 +1,39 @@
 //! How an operation gets into flight: its number, its memory, and what may stand in its way.
 
 use crate::{
+    discover::counts_id,
     op::{OpStart, OpState},
     protocol::{Head, Progress, Word},
+    select::Identity,
     state::{Later, State, control_word},
     verdict::{aborted, concerns},
 };
 use gaggle_core::{Class, Descriptor, Down, Error, OpId, Rank};
 
 impl State {
-    /// Takes the next number of a lane, or the caller's round. `Err`: the operation cannot be started.
+    /// Takes the next number of a lane or a tag, or the caller's round. `Err`: the operation cannot be started.
     pub(crate) fn next_id(
         &mut self,
         group: u64,
         lane: u32,
-        round: Option<u64>,
+        identity: Identity,
         name: &str,
     ) -> Result<OpId, Error> {
+        let (group, lane) = identity.stream(group, lane);
         let state = self.lanes.entry((group, lane)).or_default();
-        match round {
-            None => {
+        let class = identity.class();
+        match identity {
+            Identity::Next | Identity::Tagged { .. } => {
                 let seq = state.next_seq;
                 state.next_seq += 1;
                 Ok(OpId {
                     group,
                     lane,
-                    class: Class::Collective,
+                    class,
                     seq,
                 })
             }
-            Some(t) => {
+            Identity::Round(t) => {
                 if let Some(last) = state.last_round.filter(|last| t <= *last) {
                     return Err(Error::invalid(
                         name,
@@ -42,7 +46,7 @@ impl State {
                 Ok(OpId {
                     group,
                     lane,
-                    class: Class::Neighbour,
+                    class,
                     seq: t,
                 })
             }
@@ -54,7 +58,7 @@ impl State {
         let (id, descriptor) = (s.descriptor.id, s.descriptor);
         let scratch = self.take_scratch(
             s.program.plan.scratch_len,
-            s.descriptor.dtype.accumulator().size(),
+            s.memory.shape().dtype.accumulator().size(),
         );
         s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
         let mut op = Box::new(OpState::new(s));
@@ -84,14 +88,13 @@ impl State {
         if empty {
             return self.complete(idx);
         }
-        let early = self.take_early(&id);
-        if early
-            .iter()
-            .any(|(from, head)| !self.agrees(idx, *from, head))
-            || self.troubles.disputed(&id, &descriptor)
-        {
+        let mut agreed = true;
+        for (from, head) in self.take_early(&id) {
+            agreed &= self.agrees(idx, from, &head);
+        }
+        if self.troubles.disputed(&id, &descriptor) {
             self.dispute(idx);
-        } else if self.troubles.known(&id) {
+        } else if agreed && self.troubles.known(&id) {
             self.describe(id, descriptor);
         }
     }
@@ -130,7 +133,7 @@ impl State {
         if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
             return Some(self.blame_error(op, &word.blame));
         }
-        if let Some((by, reason)) = self.poisoned.get(&id.group) {
+        if let Some((by, reason)) = self.poisoned.get(&op.group.id) {
             return Some(aborted(op, *by, reason));
         }
         // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
@@ -157,7 +160,10 @@ impl State {
             .early
             .keys()
             .filter(|e| {
-                (e.group, e.lane, e.class) == (id.group, id.lane, id.class) && e.seq < id.seq
+                let rounds = matches!(e.class, Class::Neighbour | Class::NeighbourData);
+                // Who is still counting will want the data.
+                let counting = counts_id(**e).is_some_and(|c| self.by_id.contains_key(&c));
+                (e.group, e.lane) == (id.group, id.lane) && rounds && e.seq < id.seq && !counting
             })
             .copied()
             .collect();

@@ -4,9 +4,11 @@
 
 use crate::{
     config::EngineConfig,
+    discover::data_id,
     op::{OpState, Phase, Status},
     program::Programs,
     protocol::{Blame, Head, Word},
+    raw_memory::OpMemory,
     record::{Record, record},
     sync::Arc,
     trouble::Troubles,
@@ -14,8 +16,8 @@ use crate::{
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Control, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer, Transport,
-    TransportError, XferId,
+    Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer,
+    Transport, TransportError, XferId,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -55,6 +57,16 @@ pub(crate) struct LaneState {
     pub(crate) last_round: Option<u64>,
     /// Error of a detached operation, for the next one.
     pub(crate) sticky: Option<Error>,
+    /// What came to light of an operation that had gone well: the next one reports it.
+    pub(crate) late: Option<(OpId, Late)>,
+}
+
+/// What is wrong with an operation that has gone well on this rank.
+pub(crate) enum Late {
+    /// Others called something else than this.
+    Disputed(Descriptor),
+    /// It failed elsewhere.
+    Blamed(Blame),
 }
 
 pub(crate) struct State {
@@ -377,21 +389,41 @@ impl State {
         let Some(op) = self.remove(idx) else {
             return;
         };
-        self.troubles.over(op.descriptor);
+        self.troubles.over(op.descriptor, true);
         self.gave_up_on.clear();
+        if op.then.is_some() {
+            return self.second_phase(*op);
+        }
         let mut done = Done::default();
         done.weight = op.total_weight();
         done.bytes_sent = op.bytes_sent;
         done.started = op.started;
         done.finished = self.now;
-        self.hand_back(*op, Ok(done));
+        done.codec = op.descriptor.codec;
+        done.counts = op.counts.clone();
+        let lane = self.lanes.get_mut(&(op.id.group, op.id.lane));
+        let result = match lane.and_then(|lane| lane.late.take()) {
+            Some((id, late)) => Err(self.late_error(&op, id, &late)),
+            None => Ok(done),
+        };
+        self.hand_back(*op, result);
     }
 
-    fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
-        let lane = (op.id.group, op.id.lane);
-        let (scratch, io, input) = op.memory.into_parts();
+    /// Keeps the scratch; gives back the regions that were written and read.
+    pub(crate) fn recycle(&mut self, memory: OpMemory) -> (Option<Region>, Option<Region>) {
+        let (scratch, io, input) = memory.into_parts();
         if !scratch.is_empty() && self.scratch_pool.len() < MAX_POOL {
             self.scratch_pool.push(scratch);
+        }
+        (io, input)
+    }
+
+    pub(crate) fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
+        let lane = (op.id.group, op.id.lane);
+        let (mut io, mut input) = self.recycle(op.memory);
+        if let Some(then) = op.then {
+            // The memory was the engine's own, for counts; the caller's is that of what will not follow.
+            (io, input) = self.recycle(then.memory);
         }
         let (waker, unwanted) = op.completion.set(Finished { io, input, result });
         self.after.extend(waker.map(After::Wake));
@@ -425,7 +457,11 @@ impl State {
             link.forget(op.id);
         }
         self.take_early(&op.id);
-        self.troubles.over(op.descriptor);
+        self.troubles.over(op.descriptor, false);
+        let data = op.then.is_some().then(|| data_id(op.id));
+        if let Some(id) = data {
+            self.forget_data(id);
+        }
         // The same cause everywhere; in a neighbour round, for those who wait for this rank.
         if let Some(blame) = blame_of(&op, &error) {
             self.gave_up_on = match &blame {
@@ -437,6 +473,11 @@ impl State {
                 c if c.is_collective() => vec![],
                 _ => op.unserved(),
             };
+            if let Some(id) = data {
+                // Who knows all counts already waits for this rank's data.
+                let word = Word::Failed(id, op.all_peers(), blame.clone());
+                control_word(&mut self.later, word);
+            }
             control_word(&mut self.later, Word::Failed(op.id, unserved, blame));
         }
         self.hand_back(*op, Err(error));

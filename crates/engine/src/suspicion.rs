@@ -1,17 +1,41 @@
 //! What the state does when something is wrong with an operation: ask, tell, judge.
 
 use crate::{
+    discover::counts_id,
     op::{OpState, Status},
     protocol::{Blame, Head, Progress, Word},
-    state::{Later, State, control_word},
+    state::{Late, Later, State, control_word},
     trouble::FailedAt,
-    verdict::{aborted, concerns, judge},
+    verdict::{aborted, concerns, judge, mismatch, names, pair_mismatch},
 };
 use gaggle_core::{Cause, Class, Down, Error, OpId, Rank};
 
 impl State {
-    pub(crate) fn agrees(&self, idx: usize, _from: Rank, head: &Head) -> bool {
-        self.ops[idx].as_ref().is_none_or(|op| op.hash == head.hash)
+    /// Compares an operation with what a rank of the job sends for it. Where they differ, whatever follows from that has been set going.
+    pub(crate) fn agrees(&mut self, idx: usize, from: Rank, head: &Head) -> bool {
+        let Some(op) = self.ops[idx].as_deref() else {
+            return true;
+        };
+        if op.hash != head.hash {
+            let id = op.id;
+            if let Some(descriptor) = head.descriptor {
+                let progress = Progress::Running(descriptor);
+                self.troubles.answer(id, from, progress);
+            }
+            self.dispute(idx);
+            return false;
+        }
+        let Some(peer) = op.group_rank(from).filter(|_| op.is_pairwise()) else {
+            return true;
+        };
+        match op.pair_agrees(peer, head.weight) {
+            Ok(()) => true,
+            Err((expected, sent)) => {
+                let error = pair_mismatch(op, peer, expected, sent);
+                self.later.push_back(Later::Fail(idx, op.serial, error));
+                false
+            }
+        }
     }
 
     /// Somebody calls something else under the same number: everybody is asked, and told.
@@ -66,12 +90,17 @@ impl State {
             .into(),
             Blame::Lost(rank, why) => self.gone_error(op, *rank, &Down::Lost(why.clone())),
             Blame::Left(rank) => self.gone_error(op, *rank, &Down::Left),
-            Blame::Deviates(ranks, what) => {
-                let deviating: Vec<Rank> = ranks.iter().filter_map(|r| op.group_rank(*r)).collect();
+            Blame::Deviates(ranks, versions) => {
+                let members = |ranks: &[Rank]| -> Vec<Rank> {
+                    ranks.iter().filter_map(|r| op.group_rank(*r)).collect()
+                };
                 Cause::Mismatch {
-                    op: op.id.to_string(),
-                    versions: vec![(deviating.clone(), what.clone())],
-                    deviating,
+                    op: op.descriptor.name(),
+                    versions: versions
+                        .iter()
+                        .map(|(ranks, what)| (members(ranks), what.clone()))
+                        .collect(),
+                    deviating: members(ranks),
                     partly_written: op.touched,
                 }
                 .into()
@@ -153,6 +182,54 @@ impl State {
             self.later.push_back(Later::Fail(idx, op.serial, error));
         } else if !self.is_over(&id) {
             self.troubles.fail(id, word);
+        } else if names(&word.blame, self.me)
+            && self.troubles.went_well(&id).is_some_and(|d| d.mode.counted)
+        {
+            // What this rank sent is not what its partner expected, and here it has long been over.
+            self.report_late(id, Late::Blamed(word.blame));
+        }
+    }
+
+    /// An operation that has gone well here has not elsewhere: the stream's next one says so at its end.
+    pub(crate) fn report_late(&mut self, id: OpId, late: Late) {
+        let lane = self.lanes.entry((id.group, id.lane)).or_default();
+        lane.late.get_or_insert((id, late));
+    }
+
+    /// What the operation at hand has to report of an earlier one of its stream.
+    pub(crate) fn late_error(&self, op: &OpState, id: OpId, late: &Late) -> Error {
+        match late {
+            Late::Blamed(Blame::Deviates(ranks, versions)) => {
+                let members = |ranks: &[Rank]| -> Vec<Rank> {
+                    ranks.iter().filter_map(|r| op.group_rank(*r)).collect()
+                };
+                Cause::Mismatch {
+                    op: id.to_string(),
+                    versions: versions
+                        .iter()
+                        .map(|(ranks, what)| (members(ranks), what.clone()))
+                        .collect(),
+                    deviating: members(ranks),
+                    partly_written: false,
+                }
+                .into()
+            }
+            Late::Blamed(blame) => self.blame_error(op, blame),
+            Late::Disputed(mine) => {
+                let mut versions = vec![(*mine, vec![op.group.rank])];
+                for (rank, progress) in self.troubles.answers(&id) {
+                    let (Some(rank), Progress::Running(d) | Progress::Over(Some(d))) =
+                        (op.group_rank(*rank), progress)
+                    else {
+                        continue;
+                    };
+                    match versions.iter_mut().find(|(v, _)| v == d) {
+                        Some((_, ranks)) => ranks.push(rank),
+                        None => versions.push((*d, vec![rank])),
+                    }
+                }
+                mismatch(id, false, versions)
+            }
         }
     }
 
@@ -167,7 +244,9 @@ impl State {
                 lane.last_round.is_some_and(|last| id.seq <= last)
             }
         };
-        begun && !self.by_id.contains_key(id)
+        // Data begins when the counts of its number are known.
+        let counting = counts_id(*id).is_some_and(|counts| self.by_id.contains_key(&counts));
+        begun && !counting && !self.by_id.contains_key(id)
     }
 
     /// Ranks of the job that this rank's operations wait for, or that it has just given up on: a hint for others, so a few are enough.
@@ -199,7 +278,7 @@ impl State {
             .entry(group)
             .or_insert_with(|| (by, reason.to_owned()));
         for (idx, op) in self.ops.iter().enumerate() {
-            if let Some(op) = op.as_deref().filter(|op| op.id.group == group) {
+            if let Some(op) = op.as_deref().filter(|op| op.group.id == group) {
                 self.later
                     .push_back(Later::Fail(idx, op.serial, aborted(op, by, reason)));
             }

@@ -35,12 +35,13 @@ pub(crate) struct Troubles {
     order: VecDeque<OpId>,
     failed: HashMap<OpId, Vec<FailedAt>>,
     failed_order: VecDeque<OpId>,
-    recent: VecDeque<Descriptor>,
+    /// What is over here, and whether it went well.
+    recent: VecDeque<(Descriptor, bool)>,
     nobody: Answers,
 }
 
 const MAX_ENTRIES: usize = 1024;
-const MAX_RECENT: usize = 64;
+const MAX_RECENT: usize = 256;
 
 impl Troubles {
     fn entry(&mut self, id: OpId) -> &mut Entry {
@@ -72,7 +73,15 @@ impl Troubles {
 
     /// A rank has said how far it is.
     pub(crate) fn answer(&mut self, id: OpId, from: Rank, progress: Progress) {
-        self.entry(id).answers.insert(from, progress);
+        let answers = &mut self.entry(id).answers;
+        let progress = match (progress, answers.get(&from)) {
+            // What it was has been seen, on a message of its.
+            (Progress::Over(None), Some(Progress::Running(d) | Progress::Over(Some(d)))) => {
+                Progress::Over(Some(*d))
+            }
+            (progress, _) => progress,
+        };
+        answers.insert(from, progress);
     }
 
     pub(crate) fn answers(&self, id: &OpId) -> &Answers {
@@ -114,18 +123,26 @@ impl Troubles {
     }
 
     /// An operation is over here.
-    pub(crate) fn over(&mut self, descriptor: Descriptor) {
+    pub(crate) fn over(&mut self, descriptor: Descriptor, well: bool) {
         if self.entries.remove(&descriptor.id).is_some() {
             self.order.retain(|id| *id != descriptor.id);
         }
         if self.recent.len() == MAX_RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(descriptor);
+        self.recent.push_back((descriptor, well));
     }
 
     /// What an operation was that is over here.
     pub(crate) fn recent(&self, id: &OpId) -> Option<Descriptor> {
-        self.recent.iter().rev().find(|d| d.id == *id).copied()
+        let mut recent = self.recent.iter().rev();
+        recent.find(|(d, _)| d.id == *id).map(|(d, _)| *d)
+    }
+
+    /// What an operation was that has gone well here.
+    pub(crate) fn went_well(&self, id: &OpId) -> Option<Descriptor> {
+        let mut recent = self.recent.iter().rev();
+        let (descriptor, well) = recent.find(|(d, _)| d.id == *id)?;
+        well.then_some(*descriptor)
     }
 }

@@ -5,14 +5,38 @@ use crate::{
     protocol::{Blame, Progress},
     trouble::{Answers, FailedAt},
 };
-use gaggle_core::{Cause, Class, Descriptor, Error, Rank};
+use gaggle_core::{Cause, Descriptor, Error, OpId, Rank};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Whether an operation cannot succeed once it has failed elsewhere: a collective always; a neighbour round only where the rank where it failed has not sent this rank all that is its.
 pub(crate) fn concerns(op: &OpState, word: &FailedAt) -> bool {
     let me = op.world_rank(op.group.rank);
     let awaited = || op.awaited().iter().any(|r| op.world_rank(*r) == word.from);
-    op.id.class.is_collective() || (word.unserved.contains(&me) && awaited())
+    op.id.class.is_collective()
+        || (op.descriptor.mode.counted && names(&word.blame, me))
+        || (word.unserved.contains(&me) && awaited())
+}
+
+/// Whether a rank of the job is said to have called something else.
+pub(crate) fn names(blame: &Blame, rank: Rank) -> bool {
+    matches!(blame, Blame::Deviates(ranks, _) if ranks.contains(&rank))
+}
+
+/// Two ranks give different counts for what goes from one to the other.
+pub(crate) fn pair_mismatch(op: &OpState, from: Rank, expected: u64, sent: u64) -> Error {
+    let (me, dtype) = (op.group.rank, op.descriptor.dtype);
+    let mut deviating = vec![me, from];
+    deviating.sort_unstable();
+    Cause::Mismatch {
+        op: op.descriptor.name(),
+        deviating,
+        versions: vec![
+            (vec![from], format!("{sent} {dtype} to {me}")),
+            (vec![me], format!("{expected} {dtype} from {from}")),
+        ],
+        partly_written: op.touched,
+    }
+    .into()
 }
 
 /// `by` is a number in the job.
@@ -45,15 +69,12 @@ pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
             deviating,
             versions,
             ..
-        } if op.id.class == Class::Neighbour => {
-            let theirs = versions
+        } if !op.id.class.is_collective() || op.is_pairwise() => {
+            let world = |ranks: &[Rank]| ranks.iter().map(|r| op.world_rank(*r)).collect();
+            let versions = versions
                 .iter()
-                .find(|(ranks, _)| !ranks.contains(&op.group.rank));
-            let what = theirs.map_or_else(String::new, |(_, what)| what.clone());
-            Some(Blame::Deviates(
-                deviating.iter().map(|r| op.world_rank(*r)).collect(),
-                what,
-            ))
+                .map(|(ranks, what)| (world(ranks), what.clone()));
+            Some(Blame::Deviates(world(deviating), versions.collect()))
         }
         Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
         other => Some(Blame::Other(other.to_string())),
@@ -84,7 +105,7 @@ pub(crate) fn judge(
         }
     }
     if versions.len() > 1 && (all_known || time_is_up) {
-        return Some(mismatch(op, versions));
+        return Some(mismatch(op.id, op.touched, versions));
     }
     let awaited = op.awaited();
     let from = match op.id.class {
@@ -199,7 +220,12 @@ impl Absent {
     }
 }
 
-fn mismatch(op: &OpState, mut versions: Vec<(Descriptor, Vec<Rank>)>) -> Error {
+/// The error of ranks that call different things; the minority deviates.
+pub(crate) fn mismatch(
+    id: OpId,
+    partly_written: bool,
+    mut versions: Vec<(Descriptor, Vec<Rank>)>,
+) -> Error {
     for (_, ranks) in &mut versions {
         ranks.sort_unstable();
     }
@@ -240,10 +266,10 @@ fn mismatch(op: &OpState, mut versions: Vec<(Descriptor, Vec<Rank>)>) -> Error {
         })
         .collect();
     Cause::Mismatch {
-        op: op.id.to_string(),
+        op: id.to_string(),
         deviating,
         versions,
-        partly_written: op.touched,
+        partly_written,
     }
     .into()
 }
