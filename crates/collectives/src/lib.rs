@@ -50,6 +50,7 @@ mod planner;
 mod program;
 mod recursive_doubling;
 mod ring;
+pub mod select;
 
 pub use check::{Fault, Folding, Promise, Where, check};
 pub use cost::{Cost, LinkCost, bytes_sent};

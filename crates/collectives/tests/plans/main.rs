@@ -7,6 +7,7 @@ mod printed;
 mod proofs;
 mod random;
 mod refusals;
+mod select;
 
 use gaggle_collectives::{Call, Plan, Promise, Request, plan};
 use gaggle_core::{Algorithm, Codec, Rank, Reduce};

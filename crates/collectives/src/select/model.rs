@@ -1,0 +1,539 @@
+//! The cost model: how long an algorithm takes, from its rounds, messages and bytes.
+
+use super::eligible::Facts;
+use super::{LinkClass, Question, Tables};
+use gaggle_core::{Algorithm, Codec, OpKind};
+
+/// How the ranks are spread over hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hosts {
+    /// How many there are.
+    n: u32,
+    /// Ranks on the fullest one.
+    most: u32,
+    /// Whether all hosts have as many ranks.
+    even: bool,
+    /// Of the ranks that follow each other around the ring, how many links leave the host that has the most such links.
+    ring_links: u32,
+}
+
+impl Hosts {
+    pub(super) fn of(question: &Question<'_>) -> Hosts {
+        let world = question.world.max(1);
+        let alone = Hosts {
+            n: world,
+            most: 1,
+            even: true,
+            ring_links: 1,
+        };
+        let Some(hosts) = question.hosts.filter(|h| h.len() == world as usize) else {
+            return alone;
+        };
+        let Some(&first) = hosts.first() else {
+            return alone;
+        };
+        if hosts.iter().all(|&h| h == first) {
+            return Hosts {
+                n: 1,
+                most: world,
+                even: true,
+                ring_links: 0,
+            };
+        }
+        let next = hosts.iter().cycle().skip(1);
+        let mut all: Vec<(u32, bool)> = hosts.iter().zip(next).map(|(a, b)| (*a, a != b)).collect();
+        all.sort_unstable();
+        let (mut n, mut most, mut least, mut ring_links) = (0, 0, u32::MAX, 0);
+        for ranks in all.chunk_by(|a, b| a.0 == b.0) {
+            let here = ranks.len() as u32;
+            n += 1;
+            most = most.max(here);
+            least = least.min(here);
+            let leaving = ranks.iter().filter(|(_, leaves)| *leaves).count() as u32;
+            ring_links = ring_links.max(leaving);
+        }
+        Hosts {
+            n,
+            most,
+            even: most == least,
+            ring_links,
+        }
+    }
+
+    pub(super) fn facts(&self, tables: &Tables) -> Facts {
+        Facts {
+            two_levels: self.n > 1 && self.most > 1,
+            mapped: self.n == 1 && tables.mapped,
+        }
+    }
+}
+
+/// What happens on the longest way through the plans.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    /// Messages that follow each other.
+    rounds: u64,
+    /// Messages that the busiest rank sends or receives, whichever are more.
+    messages: u64,
+    /// Bytes through the busiest rank's link, one way.
+    bytes: u64,
+    /// Operand bytes that the busiest rank folds.
+    folded: u64,
+    /// Plain bytes that the busiest rank encodes and decodes.
+    coded: u64,
+    /// Plain bytes that the busiest rank copies.
+    copied: u64,
+}
+
+impl Work {
+    /// In nanoseconds, where `share` ranks use one link of the class.
+    fn on(&self, class: &LinkClass, share: u64) -> u64 {
+        let through = |bytes: u64, per_us: u64| {
+            let ns = u128::from(bytes) * 1000 / u128::from(per_us.max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        // Both ends of a message cost.
+        [
+            self.rounds.saturating_mul(class.latency_ns),
+            self.messages.saturating_mul(2 * class.message_ns),
+            through(self.bytes.saturating_mul(share.max(1)), class.bytes_per_us),
+            through(self.folded, class.fold_bytes_per_us),
+            through(self.coded, class.codec_bytes_per_us),
+            through(self.copied, class.fold_bytes_per_us),
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+}
+
+/// ⌈log_radix(n)⌉.
+fn levels(n: u64, radix: u64) -> u64 {
+    let radix = radix.max(2);
+    let (mut levels, mut reach) = (0, 1u64);
+    while reach < n {
+        reach = reach.saturating_mul(radix);
+        levels += 1;
+    }
+    levels
+}
+
+/// More bytes or slices than these make no difference to the choice, and products of fewer are numbers.
+const MOST_BYTES: u64 = 1 << 50;
+const MOST_SLICES: u64 = 1 << 24;
+
+/// What is asked for, on one level: among how many, how many bytes, in slices of how many.
+#[derive(Clone, Copy)]
+struct Level {
+    p: u64,
+    /// Plain bytes of the whole vector.
+    s: u64,
+    slice: u64,
+    radix: u64,
+}
+
+impl Level {
+    fn log(&self) -> u64 {
+        levels(self.p, 2)
+    }
+    /// 1 where P is no power of two.
+    fn beyond(&self) -> u64 {
+        u64::from(!self.p.is_power_of_two())
+    }
+    fn others(&self) -> u64 {
+        self.p.saturating_sub(1)
+    }
+    /// The bytes of all shares but one.
+    fn but_own(&self) -> u64 {
+        self.s - self.s / self.p.max(1)
+    }
+    fn slices(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.slice.max(1)).clamp(1, MOST_SLICES)
+    }
+
+    fn all_reduce(&self, algorithm: Algorithm) -> Work {
+        let (log, beyond, s) = (self.log(), self.beyond(), self.s);
+        match algorithm {
+            Algorithm::Ring => Work {
+                rounds: 2 * self.others(),
+                messages: 2 * self.others() * self.slices(s / self.p.max(1)),
+                bytes: 2 * self.but_own(),
+                folded: self.but_own(),
+                ..Work::default()
+            },
+            Algorithm::RecursiveDoubling => Work {
+                rounds: log + beyond,
+                messages: (log + beyond) * self.slices(s),
+                bytes: s.saturating_mul(log + beyond),
+                folded: s.saturating_mul(log),
+                ..Work::default()
+            },
+            Algorithm::HalvingDoubling => Work {
+                rounds: 2 * log,
+                messages: 2 * log + self.slices(s),
+                bytes: 2 * self.but_own() + beyond * 2 * s,
+                folded: self.but_own() + beyond * s,
+                ..Work::default()
+            },
+            Algorithm::Binomial | Algorithm::Knomial => {
+                let (up, down) = (self.reduce(algorithm), self.broadcast(algorithm));
+                up.then(down)
+            }
+            Algorithm::DoubleTree => {
+                let n = self.slices(s / 2);
+                Work {
+                    // Up and down both trees; the first slice goes all the way, the others follow.
+                    rounds: 2 * log,
+                    messages: 2 * log + 6 * n,
+                    bytes: (2 * s).saturating_add(2 * log * self.slice.min(s)),
+                    folded: s,
+                    ..Work::default()
+                }
+            }
+            Algorithm::Fused => Work {
+                rounds: 2,
+                messages: 2,
+                folded: 2 * s,
+                ..Work::default()
+            },
+            // Direct.
+            _ => Work {
+                rounds: 2 * u64::from(self.p > 1),
+                messages: 2 * self.others() * self.slices(s / self.p.max(1)),
+                bytes: 2 * self.but_own(),
+                folded: self.but_own(),
+                ..Work::default()
+            },
+        }
+    }
+
+    fn reduce(&self, algorithm: Algorithm) -> Work {
+        let (log, s) = (self.log(), self.s);
+        match algorithm {
+            Algorithm::Binomial => Work {
+                rounds: log,
+                messages: log * self.slices(s),
+                bytes: s.saturating_mul(log),
+                folded: s.saturating_mul(log),
+                ..Work::default()
+            },
+            Algorithm::Knomial => {
+                let levels = levels(self.p, self.radix);
+                let at_root = levels * (self.radix - 1).min(self.others());
+                Work {
+                    rounds: levels,
+                    messages: at_root * self.slices(s),
+                    bytes: s.saturating_mul(at_root),
+                    folded: s.saturating_mul(at_root),
+                    ..Work::default()
+                }
+            }
+            Algorithm::HalvingDoubling => Work {
+                rounds: 2 * log,
+                messages: 2 * log,
+                bytes: 2 * self.but_own() + self.beyond() * s,
+                folded: self.but_own() + self.beyond() * s,
+                ..Work::default()
+            },
+            Algorithm::DoubleTree => Work {
+                rounds: log,
+                messages: log + 3 * self.slices(s / 2),
+                bytes: s.saturating_add(log * self.slice.min(s)),
+                folded: s,
+                ..Work::default()
+            },
+            // Direct: everything meets at the root.
+            _ => Work {
+                rounds: u64::from(self.p > 1),
+                messages: self.others() * self.slices(s),
+                bytes: s.saturating_mul(self.others()),
+                folded: s.saturating_mul(self.others()),
+                ..Work::default()
+            },
+        }
+    }
+
+    fn broadcast(&self, algorithm: Algorithm) -> Work {
+        let s = self.s;
+        match algorithm {
+            Algorithm::Binomial | Algorithm::Knomial | Algorithm::DoubleTree => Work {
+                folded: 0,
+                ..self.reduce(algorithm)
+            },
+            Algorithm::Pipelined => {
+                let hops = self.others().saturating_sub(1);
+                Work {
+                    rounds: self.others(),
+                    messages: hops + self.slices(s),
+                    bytes: s.saturating_add(hops.saturating_mul(self.slice.min(s))),
+                    ..Work::default()
+                }
+            }
+            Algorithm::Fused => Work {
+                rounds: 2,
+                messages: 2,
+                copied: s,
+                ..Work::default()
+            },
+            _ => Work {
+                rounds: u64::from(self.p > 1),
+                messages: self.others() * self.slices(s),
+                bytes: s.saturating_mul(self.others()),
+                ..Work::default()
+            },
+        }
+    }
+
+    /// Gather and scatter: all parts but one pass the root.
+    fn rooted(&self, algorithm: Algorithm) -> Work {
+        let slices = self.slices(self.s / self.p.max(1));
+        match algorithm {
+            Algorithm::Binomial => Work {
+                rounds: self.log(),
+                messages: self.log().max(self.slices(self.but_own())),
+                bytes: self.but_own(),
+                copied: self.but_own(),
+                ..Work::default()
+            },
+            _ => Work {
+                rounds: u64::from(self.p > 1),
+                messages: self.others() * slices,
+                bytes: self.but_own(),
+                ..Work::default()
+            },
+        }
+    }
+
+    fn all_gather(&self, algorithm: Algorithm) -> Work {
+        let each = Work {
+            messages: self.others() * self.slices(self.s / self.p.max(1)),
+            bytes: self.but_own(),
+            ..Work::default()
+        };
+        match algorithm {
+            Algorithm::Ring => Work {
+                rounds: self.others(),
+                ..each
+            },
+            Algorithm::RecursiveDoubling | Algorithm::Bruck => Work {
+                rounds: self.log(),
+                messages: self.log().max(self.slices(self.but_own())),
+                copied: match algorithm {
+                    Algorithm::Bruck => self.s,
+                    _ => 0,
+                },
+                ..each
+            },
+            Algorithm::Fused => Work {
+                rounds: 2,
+                messages: 2,
+                copied: self.but_own(),
+                ..Work::default()
+            },
+            _ => Work {
+                rounds: u64::from(self.p > 1),
+                ..each
+            },
+        }
+    }
+
+    fn reduce_scatter(&self, algorithm: Algorithm) -> Work {
+        let gathered = match algorithm {
+            Algorithm::HalvingDoubling => self.all_gather(Algorithm::RecursiveDoubling),
+            other => self.all_gather(other),
+        };
+        match algorithm {
+            Algorithm::Fused => Work {
+                folded: self.s,
+                copied: 0,
+                ..gathered
+            },
+            Algorithm::HalvingDoubling => Work {
+                bytes: gathered.bytes + self.beyond() * self.s,
+                folded: self.but_own() + self.beyond() * self.s,
+                ..gathered
+            },
+            _ => Work {
+                folded: self.but_own(),
+                ..gathered
+            },
+        }
+    }
+
+    fn all_to_all(&self, algorithm: Algorithm) -> Work {
+        match algorithm {
+            Algorithm::Bruck => Work {
+                rounds: self.log(),
+                messages: self.log().max(self.slices(self.s / 2) * self.log()),
+                bytes: self.log().saturating_mul(self.s / 2),
+                copied: self.s.saturating_mul(2 + self.log()),
+                ..Work::default()
+            },
+            _ => self.all_gather(Algorithm::Direct),
+        }
+    }
+
+    fn of(&self, question: &Question<'_>, algorithm: Algorithm) -> Work {
+        match question.kind {
+            OpKind::AllReduce => self.all_reduce(algorithm),
+            OpKind::Reduce => self.reduce(algorithm),
+            OpKind::Broadcast => self.broadcast(algorithm),
+            OpKind::Gather | OpKind::Scatter => self.rooted(algorithm),
+            OpKind::AllGather => self.all_gather(algorithm),
+            OpKind::ReduceScatter => self.reduce_scatter(algorithm),
+            OpKind::AllToAll => self.all_to_all(algorithm),
+            OpKind::Barrier => Work {
+                rounds: self.log(),
+                messages: self.log(),
+                ..Work::default()
+            },
+            OpKind::Mix | OpKind::NeighbourGather | OpKind::HierarchicalMix => {
+                let degree = u64::from(question.degree);
+                let averages = question.kind != OpKind::NeighbourGather;
+                Work {
+                    rounds: 1,
+                    messages: degree * self.slices(self.s),
+                    bytes: self.s.saturating_mul(degree),
+                    folded: u64::from(averages) * self.s.saturating_mul(degree + 1),
+                    ..Work::default()
+                }
+            }
+            OpKind::Message => Work {
+                rounds: 1,
+                messages: self.slices(self.s),
+                bytes: self.s,
+                ..Work::default()
+            },
+        }
+    }
+}
+
+impl Work {
+    /// One after the other.
+    fn then(self, other: Work) -> Work {
+        Work {
+            rounds: self.rounds + other.rounds,
+            messages: self.messages + other.messages,
+            bytes: self.bytes.saturating_add(other.bytes),
+            folded: self.folded.saturating_add(other.folded),
+            coded: self.coded.saturating_add(other.coded),
+            copied: self.copied.saturating_add(other.copied),
+        }
+    }
+
+    /// With the codec on the wire: fewer bytes, and work at both ends for what passes.
+    fn in_codec(self, codec: Codec, question: &Question<'_>) -> Work {
+        let plain = question.dtype.size() as u64 * Codec::BLOCK;
+        match codec.wire_bytes(question.dtype, Codec::BLOCK) {
+            Some(wire) if codec != Codec::None && plain > 0 => {
+                let bytes = u128::from(self.bytes) * u128::from(wire) / u128::from(plain);
+                Work {
+                    bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+                    coded: self.bytes.saturating_mul(2),
+                    ..self
+                }
+            }
+            _ => self,
+        }
+    }
+}
+
+/// The predicted time, in nanoseconds.
+pub(super) fn predict(
+    question: &Question<'_>,
+    tables: &Tables,
+    hosts: &Hosts,
+    algorithm: Algorithm,
+    codec: Codec,
+) -> u64 {
+    let slice = slice(question, tables, algorithm).saturating_mul(question.dtype.size() as u64);
+    let flat = Level {
+        p: u64::from(question.world.max(1)),
+        s: question.bytes().min(MOST_BYTES),
+        slice,
+        radix: u64::from(question.radix.max(2)),
+    };
+    if question.kind == OpKind::HierarchicalMix {
+        let inside = Level {
+            p: u64::from(hosts.most),
+            ..flat
+        };
+        let share = Level {
+            s: flat.s / inside.p.max(1),
+            ..flat
+        };
+        let around = inside.reduce_scatter(Algorithm::Direct);
+        let around = around.then(inside.all_gather(Algorithm::Direct));
+        let between = share.of(question, algorithm).in_codec(codec, question);
+        return around
+            .on(&tables.inside, 1)
+            .saturating_add(between.on(&tables.between, inside.p));
+    }
+    let Some(outer) = algorithm.between_hosts() else {
+        let work = flat.of(question, algorithm).in_codec(codec, question);
+        if hosts.n == 1 {
+            return work.on(&tables.inside, 1);
+        }
+        // The ranks of a host share its link; around a ring only those whose neighbour is elsewhere use it.
+        let share = match algorithm {
+            Algorithm::Ring | Algorithm::Pipelined => hosts.ring_links,
+            _ => hosts.most,
+        };
+        return work.on(&tables.between, u64::from(share.max(1)));
+    };
+    let inside = Level {
+        p: u64::from(hosts.most),
+        ..flat
+    };
+    let among = Level {
+        p: u64::from(hosts.n),
+        ..flat
+    };
+    let around = match question.kind {
+        OpKind::AllReduce if hosts.even => {
+            let scattered = inside.reduce_scatter(Algorithm::Direct);
+            scattered.then(inside.all_gather(Algorithm::Direct))
+        }
+        // To one rank of each host, and back.
+        OpKind::AllReduce => inside
+            .reduce(Algorithm::Direct)
+            .then(inside.broadcast(Algorithm::Direct)),
+        OpKind::Reduce => inside.reduce(Algorithm::Direct),
+        OpKind::Broadcast => inside.broadcast(Algorithm::Direct),
+        OpKind::ReduceScatter => inside.reduce_scatter(Algorithm::Direct),
+        _ => inside.all_gather(Algorithm::Direct),
+    };
+    // The ranks of a host carry a share each over its one link, or one of them carries all.
+    let between = among.of(question, outer).in_codec(codec, question);
+    around
+        .on(&tables.inside, 1)
+        .saturating_add(between.on(&tables.between, 1))
+}
+
+/// Longest message in elements.
+///
+/// Chains and double trees have a best slice: the longer way of the first slice against the messages' own cost, √(S × (latency + messages' cost) × bandwidth ÷ hops); it is kept to whole blocks of the codecs and never longer than the tables say.
+pub(super) fn slice(question: &Question<'_>, tables: &Tables, algorithm: Algorithm) -> u64 {
+    let size = question.dtype.size() as u64;
+    let most = (tables.slice_bytes / size).max(1);
+    let hops = match algorithm {
+        Algorithm::Pipelined | Algorithm::TwoLevelPipelined => {
+            u64::from(question.world.saturating_sub(2))
+        }
+        Algorithm::DoubleTree | Algorithm::TwoLevelDoubleTree => {
+            2 * levels(u64::from(question.world), 2)
+        }
+        _ => return most,
+    };
+    if hops == 0 {
+        return most;
+    }
+    let class = &tables.between;
+    let per_message = 2 * class.message_ns;
+    let squared =
+        u128::from(question.bytes()) * u128::from(per_message) * u128::from(class.bytes_per_us)
+            / 1000
+            / u128::from(hops);
+    let bytes = u64::try_from(squared.isqrt()).unwrap_or(u64::MAX);
+    let elements = (bytes / size).next_multiple_of(Codec::BLOCK);
+    elements.clamp(Codec::BLOCK.min(most), most)
+}

@@ -1,0 +1,247 @@
+//! What is chosen, and why.
+
+use gaggle_collectives::select::{
+    Ineligible, LinkClass, Overrides, Question, Selection, Tables, Why, choose,
+};
+use gaggle_core::{Algorithm, Codec, DType, Mode, OpKind, Properties, Reduce};
+
+fn chosen(question: &Question<'_>) -> Result<Selection, Ineligible> {
+    choose(&Tables::network(), &Overrides::default(), question)
+}
+
+fn all_reduce(world: u32, len: u64) -> Question<'static> {
+    Question::new(OpKind::AllReduce, DType::F32, world, len)
+}
+
+#[test]
+fn few_rounds_for_little_and_few_bytes_for_much() {
+    for world in [4, 8, 16] {
+        let small = chosen(&all_reduce(world, 16)).unwrap();
+        assert_eq!(small.algorithm, Algorithm::RecursiveDoubling, "{world}");
+        let large = chosen(&all_reduce(world, 1 << 24)).unwrap();
+        assert!(
+            matches!(large.algorithm, Algorithm::Direct | Algorithm::Ring),
+            "{world}: {large}"
+        );
+        assert!(small.time() < large.time());
+        assert_eq!(small.why, Why::Fastest);
+    }
+}
+
+/// No world, length or table makes the arithmetic overflow, and more bytes never take less time by the same algorithm.
+#[test]
+fn every_question_has_an_answer() {
+    let classes = LinkClass::NAMED.map(|(_, class)| class);
+    let extreme = LinkClass {
+        latency_ns: u64::MAX,
+        message_ns: u64::MAX / 2,
+        bytes_per_us: 0,
+        fold_bytes_per_us: 0,
+        codec_bytes_per_us: 0,
+    };
+    for between in classes.into_iter().chain([extreme]) {
+        for slice_bytes in [1, 64 << 10, u64::MAX] {
+            let tables = Tables {
+                slice_bytes,
+                ..Tables::of(LinkClass::THREADS, between)
+            };
+            for kind in OpKind::ALL {
+                for world in [1, 2, 3, 33, 1 << 20, u32::MAX] {
+                    let mut last: Vec<(Algorithm, u64)> = Vec::new();
+                    for len in [0, 1, 1000, 1 << 20, 600_000_000, 1 << 40, u64::MAX] {
+                        let q = Question::new(kind, DType::F32, world, len);
+                        let s = choose(&tables, &Overrides::default(), &q).unwrap();
+                        assert!(s.slice >= 1);
+                        assert!(s.candidates.is_sorted_by_key(|c| c.nanoseconds));
+                        for (algorithm, before) in &last {
+                            let now = s.candidates.iter().find(|c| c.algorithm == *algorithm);
+                            let now = now.map(|c| c.nanoseconds).unwrap();
+                            assert!(now >= *before, "{kind:?} {algorithm} {world} {len}");
+                        }
+                        let pairs = s.candidates.iter().map(|c| (c.algorithm, c.nanoseconds));
+                        last = pairs.collect();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_callers_choice_goes_first_and_overrides_second() {
+    let overrides: Overrides = "all_reduce:4k-=ring".parse().unwrap();
+    let of = |q: &Question<'_>| choose(&Tables::network(), &overrides, q).unwrap();
+    let asked = Question {
+        algorithm: Some(Algorithm::Direct),
+        ..all_reduce(4, 2000)
+    };
+    assert_eq!(
+        (of(&asked).algorithm, of(&asked).why),
+        (Algorithm::Direct, Why::Asked)
+    );
+    let overridden = of(&all_reduce(4, 2000));
+    assert_eq!(overridden.algorithm, Algorithm::Ring);
+    let text = overridden.to_string();
+    assert!(
+        text.contains("the override 'all_reduce:4k-=ring' names it"),
+        "{text}"
+    );
+    assert_eq!(
+        of(&all_reduce(4, 10)).algorithm,
+        Algorithm::RecursiveDoubling
+    );
+}
+
+#[test]
+fn what_is_promised_decides_what_is_eligible() {
+    let ordered = Question {
+        mode: Mode::Ordered,
+        ..all_reduce(4, 16)
+    };
+    let s = chosen(&ordered).unwrap();
+    assert_eq!((s.algorithm, s.why.clone()), (Algorithm::Direct, Why::Only));
+    assert!(
+        s.to_string().contains("ordered: folded in rank order"),
+        "{s}"
+    );
+    let exact = Question {
+        mode: Mode::Exact,
+        ..ordered
+    };
+    assert_eq!(chosen(&exact).unwrap().algorithm, Algorithm::Direct);
+    // Integers and extrema have the same bits in any order.
+    for (dtype, reduce) in [(DType::I32, Reduce::Sum), (DType::F32, Reduce::Max)] {
+        let free = Question {
+            dtype,
+            reduce,
+            ..ordered
+        };
+        assert_eq!(
+            chosen(&free).unwrap().algorithm,
+            Algorithm::RecursiveDoubling
+        );
+    }
+    let asked = Question {
+        algorithm: Some(Algorithm::Ring),
+        ..ordered
+    };
+    let error = chosen(&asked).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "all_reduce by ring rounds partial results, in an order of its own; what can: direct"
+    );
+    // An override is no promise: it is passed over, and that is said.
+    let overrides = "all_reduce:=ring".parse().unwrap();
+    let s = choose(&Tables::network(), &overrides, &ordered).unwrap();
+    assert_eq!(s.algorithm, Algorithm::Direct);
+    assert!(
+        s.to_string()
+            .contains("the override by ring is passed over"),
+        "{s}"
+    );
+}
+
+#[test]
+fn a_users_reduction_is_believed() {
+    let of = |commutative, associative| Question {
+        reduce: Reduce::User,
+        user: Some(Properties {
+            commutative,
+            associative,
+        }),
+        ..all_reduce(8, 16)
+    };
+    assert_eq!(chosen(&of(true, false)).unwrap().candidates.len(), 1);
+    assert_eq!(
+        chosen(&of(true, false)).unwrap().algorithm,
+        Algorithm::Direct
+    );
+    assert!(chosen(&of(true, true)).unwrap().candidates.len() > 1);
+    let kept = chosen(&of(false, true)).unwrap();
+    assert!(
+        kept.candidates
+            .iter()
+            .all(|c| c.algorithm != Algorithm::Ring)
+    );
+}
+
+#[test]
+fn a_codec_that_costs_more_than_it_saves_is_declined() {
+    let coded = |len, codec| Question {
+        codec,
+        reduce: Reduce::Mean,
+        ..all_reduce(4, len)
+    };
+    let gigabit = Tables::of(LinkClass::LOOPBACK, LinkClass::GIGABIT);
+    for codec in [Codec::Bf16, Codec::F16, Codec::Int8] {
+        let s = choose(&gigabit, &Overrides::default(), &coded(1 << 20, codec)).unwrap();
+        assert_eq!((s.codec, s.declined), (codec, None), "{s}");
+        let s = choose(
+            &Tables::threads(),
+            &Overrides::default(),
+            &coded(1 << 20, codec),
+        )
+        .unwrap();
+        assert_eq!(s.codec, Codec::None);
+        assert!(
+            s.to_string()
+                .contains(&format!("{codec} is declined, because")),
+            "{s}"
+        );
+        let forced = Question {
+            codec_forced: true,
+            ..coded(1 << 20, codec)
+        };
+        let s = choose(&Tables::threads(), &Overrides::default(), &forced).unwrap();
+        assert_eq!((s.codec, s.algorithm), (codec, Algorithm::Direct));
+        assert!(s.candidates.iter().all(|c| c.algorithm != Algorithm::Ring));
+    }
+    let asked = Question {
+        algorithm: Some(Algorithm::Ring),
+        ..coded(1 << 20, Codec::Bf16)
+    };
+    let error = chosen(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("all_reduce by ring would round to the codec at every hop"),
+        "{error}"
+    );
+    let doubles = Question {
+        dtype: DType::F64,
+        ..coded(8, Codec::Bf16)
+    };
+    let error = chosen(&doubles).unwrap_err().to_string();
+    assert!(error.contains("codecs are for f32"), "{error}");
+}
+
+#[test]
+fn tables_that_differ_hash_differently() {
+    let base = Tables::network();
+    let mut all = vec![
+        base,
+        Tables::threads(),
+        Tables::one_host(),
+        Tables {
+            slice_bytes: 1,
+            ..base
+        },
+        Tables {
+            mapped: true,
+            ..base
+        },
+    ];
+    for change in [
+        |c: &mut LinkClass| c.latency_ns += 1,
+        |c: &mut LinkClass| c.message_ns += 1,
+        |c: &mut LinkClass| c.bytes_per_us += 1,
+        |c: &mut LinkClass| c.fold_bytes_per_us += 1,
+        |c: &mut LinkClass| c.codec_bytes_per_us += 1,
+    ] {
+        let (mut inside, mut between) = (base, base);
+        change(&mut inside.inside);
+        change(&mut between.between);
+        all.extend([inside, between]);
+    }
+    let hashes: std::collections::BTreeSet<u64> = all.iter().map(Tables::hash).collect();
+    assert_eq!(hashes.len(), all.len());
+    assert_eq!(base.hash(), Tables::network().hash());
+}
