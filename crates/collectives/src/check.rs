@@ -21,7 +21,7 @@
 
 mod fault;
 mod interpret;
-mod local;
+pub(crate) mod local;
 mod matching;
 mod meeting;
 mod outcome;

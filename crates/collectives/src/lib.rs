@@ -36,21 +36,31 @@
 
 #![forbid(unsafe_code)]
 
+mod all_gather;
+mod all_to_all;
 mod binomial;
+mod build;
 pub mod check;
 pub mod cost;
 mod direct;
 mod dissemination;
 pub mod explain;
 mod gather;
+mod message;
 pub mod mutate;
 mod neighbour;
+mod parts;
 pub mod plan;
 mod planner;
 mod program;
 mod recursive_doubling;
+mod reduce_scatter;
 mod ring;
+mod rooted;
 pub mod select;
+#[cfg(test)]
+mod testing;
+mod tree;
 
 pub use check::{Fault, Folding, Promise, Where, check};
 pub use cost::{Cost, LinkCost, bytes_sent};

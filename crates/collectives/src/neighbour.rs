@@ -2,11 +2,15 @@
 //!
 //! Every slice of the own value goes to each out-neighbour; those of the in-neighbours are received beside it; the average replaces a slice when its receives and its sends are over.
 //!
+//! An all-gather among neighbours is the same exchange without the average, from the input into the parts of the output.
+//!
 //! Cost, with d in-neighbours, e out-neighbours and S bytes: 1 round, e·S bytes sent, d·S of scratch.
 
+use crate::build::{Build, sub};
+use crate::parts::Parts;
 use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Span};
 use crate::program::{After, Outline, Program, n_slices, share, times};
-use gaggle_core::{Algorithm, Codec, Form, OpKind, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, Form, OpKind, Rank, Reduce};
 use smallvec::smallvec;
 
 /// Who takes part, as the caller said it.
@@ -46,7 +50,45 @@ pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, Pla
     outline.with(req, mix)
 }
 
-fn check_neighbours(req: &Request, ranks: &[Rank], what: &'static str) -> Result<(), PlanError> {
+/// The plan of an all-gather among neighbours: `len` elements to each of `to`, side by side what comes from each of `from`.
+///
+/// # Errors
+/// As [`plan_mix`]; counts that do not fit; in place.
+pub(crate) fn plan_gather(
+    req: &Request,
+    from: &[Rank],
+    to: &[Rank],
+    counts: &Counts,
+) -> Result<Plan, PlanError> {
+    check_neighbours(req, from, "in-neighbour")?;
+    check_neighbours(req, to, "out-neighbour")?;
+    if !req.out_of_place {
+        return Err(PlanError::Unsupported {
+            kind: "neighbour_all_gather",
+            what: "has no meaning in place; give an input and an output".into(),
+        });
+    }
+    let parts = Parts::of(counts, req.len, from.len(), "counts")?;
+    let mut b = Build::new(req);
+    let own = b.contribution(0, req.len);
+    for &peer in to {
+        b.send(peer, &own, Buf::User);
+    }
+    for (i, &peer) in from.iter().enumerate() {
+        b.recv(
+            peer,
+            sub(Span::user(0, parts.total()), parts.at(i as u32)),
+            Buf::User,
+        );
+    }
+    b.finish(Algorithm::Neighbour, None)
+}
+
+pub(crate) fn check_neighbours(
+    req: &Request,
+    ranks: &[Rank],
+    what: &'static str,
+) -> Result<(), PlanError> {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
     let twice = sorted.windows(2).find(|w| w[0] == w[1]).map(|w| w[0]);

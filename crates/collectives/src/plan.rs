@@ -3,6 +3,7 @@
 //! A [`Plan`] is one rank's part of a collective. It holds no pointer, address or status; it can be printed, compared, cached, costed, checked for all ranks together, simulated and executed.
 //! Steps are generated on demand from their index ([`Steps`]), so that a plan for thousands of ranks is not a list of millions of entries.
 
+use crate::parts::Parts;
 use gaggle_core::{Algorithm, Codec, Counts, Form, OpKind, Rank, Reduce};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
@@ -14,7 +15,7 @@ pub enum Buf {
     Input,
     /// The caller's buffer that is written, in the operation's element type. In place it holds the contribution at the start; out of place its content is unspecified then.
     User,
-    /// Room that the plan asks for, in the accumulator type ([`DType::accumulator`](gaggle_core::DType::accumulator)). Its content is unspecified at the start.
+    /// Room that the plan asks for, in the type that [`OpKind::scratch_type`] says: the accumulator type where contributions are combined, the element type where they are only moved. Its content is unspecified at the start.
     Scratch,
 }
 
@@ -420,6 +421,76 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Elements of the input and of the buffer that is written, for `rank`; the input is 0 in place.
+    ///
+    /// Out of place, who has nothing to read or nothing to be written has an empty buffer: the root's side of a scatter and of a broadcast reads alone, that of a gather and of a reduction is written alone.
+    ///
+    /// # Errors
+    /// Counts that do not fit the world, or more elements than 64 bits can count.
+    pub fn lens(&self) -> Result<(u64, u64), PlanError> {
+        let len = self.len;
+        let world = self.world as usize;
+        let parts = |counts: &Counts| {
+            let parts = Parts::of(counts, len, world, "counts")?;
+            Ok((parts.len(self.rank.0), parts.total()))
+        };
+        // What is read and what is written out of place, and what is both in place.
+        let (read, written, both) = match &self.call {
+            Call::AllReduce { .. } | Call::Mix { .. } | Call::HierarchicalMix { .. } => {
+                (len, len, len)
+            }
+            Call::Reduce { root, .. } => (len, self.only(*root, len), len),
+            Call::Broadcast { root, .. } => (self.only(*root, len), len, len),
+            Call::Gather { root, counts, .. } => {
+                let (own, all) = parts(counts)?;
+                (
+                    own,
+                    self.only(*root, all),
+                    if *root == self.rank { all } else { own },
+                )
+            }
+            Call::Scatter { root, counts, .. } => {
+                let (own, all) = parts(counts)?;
+                (
+                    self.only(*root, all),
+                    own,
+                    if *root == self.rank { all } else { own },
+                )
+            }
+            Call::AllGather { counts, .. } => {
+                let (own, all) = parts(counts)?;
+                (own, all, all)
+            }
+            Call::ReduceScatter { counts, .. } => {
+                let (own, all) = parts(counts)?;
+                (all, own, all)
+            }
+            Call::AllToAll { send, recv, .. } => {
+                let send = Parts::of(send, len, world, "send counts")?.total();
+                let recv = Parts::of(recv, len, world, "receive counts")?.total();
+                (send, recv, recv)
+            }
+            Call::Barrier => (0, 0, 0),
+            Call::NeighbourGather { from, counts, .. } => {
+                let all = Parts::of(counts, len, from.len(), "counts")?.total();
+                (len, all, all)
+            }
+            Call::Send { .. } => (len, 0, len),
+            Call::Recv { .. } => (0, len, len),
+        };
+        Ok(if self.out_of_place {
+            (read, written)
+        } else {
+            (0, both)
+        })
+    }
+
+    fn only(&self, root: Rank, len: u64) -> u64 {
+        if self.rank == root { len } else { 0 }
+    }
+}
+
 /// A barrier of one rank: what fields that a test does not care about are taken from.
 impl Default for Request {
     fn default() -> Request {
@@ -587,6 +658,8 @@ impl Call {
             Call::AllReduce { reduce, .. }
             | Call::Reduce { reduce, .. }
             | Call::ReduceScatter { reduce, .. } => *reduce,
+            // Of the members of a machine.
+            Call::HierarchicalMix { .. } => Reduce::Mean,
             _ => Reduce::Sum,
         }
     }
@@ -633,7 +706,9 @@ pub enum PlanError {
         what: String,
     },
     /// The operation has no form with this codec.
-    #[error("{kind} has no plan with codec {codec}; all_reduce by direct and mix have")]
+    #[error(
+        "{kind} has no plan with codec {codec}; all_reduce, reduce_scatter, all_gather and broadcast by direct, all_reduce by two_level_direct, mix and hierarchical_mix have"
+    )]
     NoCodec {
         /// The operation.
         kind: &'static str,

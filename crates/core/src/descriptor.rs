@@ -174,6 +174,18 @@ impl OpKind {
         )
     }
 
+    /// The type of a plan's scratch for elements of `dtype`: the accumulator's where contributions are combined, and their own where they are only moved, so that every bit pattern comes through.
+    pub const fn scratch_type(self, dtype: DType) -> DType {
+        match self {
+            OpKind::AllReduce
+            | OpKind::Reduce
+            | OpKind::ReduceScatter
+            | OpKind::Mix
+            | OpKind::HierarchicalMix => dtype.accumulator(),
+            _ => dtype,
+        }
+    }
+
     /// Whether one rank is the root.
     pub const fn is_rooted(self) -> bool {
         matches!(

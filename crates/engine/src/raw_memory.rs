@@ -15,6 +15,7 @@ pub(crate) struct OpMemory {
     user: NonNull<u8>,
     user_bytes: usize,
     user_type: DType,
+    scratch_type: DType,
     /// Words, so that every element type is aligned.
     scratch: Vec<u64>,
     /// Of the vector's heap block, taken once: a new borrow of the vector would end the loans of parts of it.
@@ -52,6 +53,7 @@ impl OpMemory {
             user,
             user_bytes: len * user_type.size(),
             user_type,
+            scratch_type: user_type,
             scratch: vec![],
             scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
@@ -77,6 +79,7 @@ impl OpMemory {
             user: view.as_ptr(),
             user_bytes: view.len() * view.dtype().size(),
             user_type: view.dtype(),
+            scratch_type: view.dtype(),
             scratch: vec![],
             scratch_ptr: NonNull::dangling(),
             scratch_bytes: 0,
@@ -103,9 +106,10 @@ impl OpMemory {
         self.region.is_some()
     }
 
-    /// Room for the plan, in the accumulator type; `pooled` is reused.
-    pub(crate) fn attach_scratch(&mut self, mut pooled: Vec<u64>, elems: u64) {
-        self.scratch_bytes = elems as usize * self.user_type.accumulator().size();
+    /// Room for the plan, in `dtype`; `pooled` is reused.
+    pub(crate) fn attach_scratch(&mut self, mut pooled: Vec<u64>, elems: u64, dtype: DType) {
+        self.scratch_type = dtype;
+        self.scratch_bytes = elems as usize * dtype.size();
         let words = self.scratch_bytes.div_ceil(8);
         if pooled.len() < words {
             pooled.resize(words, 0);
@@ -123,7 +127,7 @@ impl OpMemory {
     pub(crate) fn type_of(&self, buf: Buf) -> DType {
         match buf {
             Buf::Input | Buf::User => self.user_type,
-            Buf::Scratch => self.user_type.accumulator(),
+            Buf::Scratch => self.scratch_type,
         }
     }
 
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn spans_are_elements_of_their_buffer() {
         let mut m = memory(4);
-        m.attach_scratch(vec![], 3);
+        m.attach_scratch(vec![], 3, DType::F32);
         m.bytes_mut(Span::scratch(1, 2)).fill(7);
         assert_eq!(
             m.bytes(Span::user(2, 2)),

@@ -56,11 +56,10 @@ impl State {
     /// Puts a planned operation into flight.
     pub(crate) fn start(&mut self, mut s: OpStart) {
         let (id, descriptor) = (s.descriptor.id, s.descriptor);
-        let scratch = self.take_scratch(
-            s.program.plan.scratch_len,
-            s.memory.shape().dtype.accumulator().size(),
-        );
-        s.memory.attach_scratch(scratch, s.program.plan.scratch_len);
+        let plan = &s.program.plan;
+        let dtype = plan.kind.scratch_type(s.memory.shape().dtype);
+        let scratch = self.take_scratch(plan.scratch_len, dtype.size());
+        s.memory.attach_scratch(scratch, plan.scratch_len, dtype);
         let mut op = Box::new(OpState::new(s));
         let serial = op.serial;
         let idx = self.free.pop().unwrap_or_else(|| {

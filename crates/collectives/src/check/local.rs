@@ -105,7 +105,7 @@ pub(crate) fn touched(action: &Action) -> SmallVec<[(Span, bool); 8]> {
 }
 
 /// The slots that a step reads, and the one that it writes.
-fn slots(action: &Action) -> (SmallVec<[Slot; 8]>, Option<Slot>) {
+pub(crate) fn slots(action: &Action) -> (SmallVec<[Slot; 8]>, Option<Slot>) {
     let mut reads = SmallVec::new();
     let mut write = None;
     match action {

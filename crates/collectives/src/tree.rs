@@ -1,0 +1,397 @@
+//! Trees: reduction towards their root, broadcast away from it, and both for an all-reduce.
+//!
+//! An inner node folds its own contribution with all its children's results in one pass, in the order of their numbers, rounding once; non-roots do so where their first child's result came, never in the caller's buffer.
+//! Slices follow each other up and down the tree without waiting.
+//!
+//! | shape | depth | most children | source |
+//! |---|---|---|---|
+//! | star (direct) | 1 | P−1 | |
+//! | k-nomial | ⌈logₖP⌉ | (k−1)·⌈logₖP⌉ | |
+//! | chain (pipelined) | P−1 | 1 | |
+//! | two binary trees, each for one half | about log₂P | 2 | Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009 |
+//!
+//! Cost, with S bytes: a rank sends S once towards the root, and S to each child away from it; with two trees at most 2S in all both ways together, whatever P.
+
+use crate::build::{Build, Team, Value, sub};
+use crate::parts::Parts;
+use crate::plan::{Buf, Plan, PlanError, Request, Span};
+use gaggle_core::{Algorithm, Codec, Rank};
+
+/// Who is whose parent, among numbers counted from the root, which is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Everybody is the root's child.
+    Star,
+    /// The children of v are v + d·kʲ, for d in 1..k and kʲ below v's lowest digit that is not 0; with k = 2 it is binomial.
+    Knomial(u32),
+    /// v's child is v + 1.
+    Chain,
+    /// An in-order binary tree whose odd numbers are leaves, below the root as the only child.
+    Binary,
+    /// The same with other numbers, so that the even ones are leaves.
+    BinaryMirrored,
+}
+
+/// A node's relatives in a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub parent: Option<u32>,
+    /// Nearest first; served from the farthest, which has most descendants.
+    pub children: Vec<u32>,
+}
+
+impl Shape {
+    /// The relatives of `v` among `n`.
+    pub fn node(self, v: u32, n: u32) -> Node {
+        match self {
+            Shape::Star => Node {
+                parent: (v != 0).then_some(0),
+                children: if v == 0 { (1..n).collect() } else { vec![] },
+            },
+            Shape::Chain => Node {
+                parent: v.checked_sub(1),
+                children: (v + 1 < n).then(|| v + 1).into_iter().collect(),
+            },
+            Shape::Knomial(radix) => knomial(v, n, radix),
+            Shape::Binary => binary(v, n),
+            Shape::BinaryMirrored => {
+                let node = binary(mirrored(v, n), n);
+                Node {
+                    parent: node.parent.map(|p| unmirrored(p, n)),
+                    children: node.children.iter().map(|&c| unmirrored(c, n)).collect(),
+                }
+            }
+        }
+    }
+}
+
+fn knomial(v: u32, n: u32, radix: u32) -> Node {
+    let (v, n, k) = (u64::from(v), u64::from(n), u64::from(radix));
+    let mut children = Vec::new();
+    let mut unit = 1;
+    while unit < n {
+        let digit = v / unit % k;
+        if digit != 0 {
+            return Node {
+                parent: Some((v - digit * unit) as u32),
+                children,
+            };
+        }
+        let below = (1..k).map(|d| v + d * unit).take_while(|&c| c < n);
+        children.extend(below.map(|c| c as u32));
+        unit *= k;
+    }
+    Node {
+        parent: None,
+        children,
+    }
+}
+
+/// In-order numbers: below the root 0, an even number with lowest bit b has the children ∓b/2, the right one nearer where there is none so far right.
+fn binary(v: u32, n: u32) -> Node {
+    let (v, n) = (u64::from(v), u64::from(n));
+    if v == 0 {
+        let top = if n > 1 {
+            Some(1 << (n - 1).ilog2())
+        } else {
+            None
+        };
+        return Node {
+            parent: None,
+            children: top.into_iter().collect(),
+        };
+    }
+    let bit = 1u64 << v.trailing_zeros();
+    let up = (v ^ bit) | (bit << 1);
+    let parent = if up >= n { v ^ bit } else { up };
+    let mut children = Vec::new();
+    let mut half = bit / 2;
+    if half > 0 {
+        children.push((v - half) as u32);
+        while half > 0 && v + half >= n {
+            half /= 2;
+        }
+        if half > 0 {
+            children.push((v + half) as u32);
+        }
+    }
+    Node {
+        parent: Some(parent as u32),
+        children,
+    }
+}
+
+/// The place of `v` in the second tree. With an even number of nodes below the root the order is turned round, with an odd one shifted by one: either way odd and even change places, except that 1 may be a leaf of both.
+fn mirrored(v: u32, n: u32) -> u32 {
+    match (v, n % 2 == 1) {
+        (0, _) => 0,
+        (_, true) => n - v,
+        (1, false) => n - 1,
+        (_, false) => v - 1,
+    }
+}
+
+/// Who has that place in the second tree.
+fn unmirrored(place: u32, n: u32) -> u32 {
+    match (place, n % 2 == 1) {
+        (0, _) => 0,
+        (_, true) => n - place,
+        (place, false) if place == n - 1 => 1,
+        (_, false) => place + 1,
+    }
+}
+
+/// The shapes that carry out an algorithm: one, or two that share the vector.
+fn shapes(req: &Request, algorithm: Algorithm) -> Vec<Shape> {
+    match algorithm {
+        Algorithm::Binomial => vec![Shape::Knomial(2)],
+        Algorithm::Knomial => vec![Shape::Knomial(req.radix)],
+        Algorithm::Pipelined => vec![Shape::Chain],
+        Algorithm::DoubleTree => vec![Shape::Binary, Shape::BinaryMirrored],
+        _ => vec![Shape::Star],
+    }
+}
+
+/// The plan of a reduction to `root`. Directly, the operands are folded in rank order; along trees in the order of the ranks counted from the root.
+///
+/// # Errors
+/// More steps or elements than there are numbers for.
+pub(crate) fn plan_reduce(
+    req: &Request,
+    root: Rank,
+    algorithm: Algorithm,
+) -> Result<Plan, PlanError> {
+    let mut b = Build::new(req);
+    let own = b.contribution(0, req.len);
+    if algorithm == Algorithm::Direct {
+        let result = reduce_directly(&mut b, &Team::all(req), root, &own);
+        return b.finish(algorithm, result.as_ref());
+    }
+    let team = Team::from_root(req, root);
+    let result = reduce_along(
+        &mut b,
+        &team,
+        &shapes(req, algorithm),
+        &own,
+        Span::user(0, req.len),
+        Buf::User,
+    );
+    b.finish(algorithm, result.as_ref())
+}
+
+/// The plan of an all-reduce: to rank 0 and back.
+///
+/// # Errors
+/// More steps or elements than there are numbers for.
+pub(crate) fn plan_all_reduce(req: &Request, algorithm: Algorithm) -> Result<Plan, PlanError> {
+    let mut b = Build::new(req);
+    let own = b.contribution(0, req.len);
+    let all = Span::user(0, req.len);
+    let team = Team::all(req);
+    let shapes = shapes(req, algorithm);
+    let result = all_reduce(&mut b, &team, &shapes, &own, all, Buf::User);
+    b.finish(algorithm, Some(&result))
+}
+
+/// Everybody's `own` to the team's first along each of `shapes`, and back to everybody's `dst`.
+pub(crate) fn all_reduce(
+    b: &mut Build<'_>,
+    team: &Team,
+    shapes: &[Shape],
+    own: &Value,
+    dst: Span,
+    first: Buf,
+) -> Value {
+    let result = reduce_along(b, team, shapes, own, dst, first);
+    broadcast_along(b, team, shapes, result.as_ref(), dst)
+}
+
+/// Everybody's whole value to the root, who folds all in the team's order.
+fn reduce_directly(b: &mut Build<'_>, team: &Team, root: Rank, own: &Value) -> Option<Value> {
+    if team.rank(team.me) != root {
+        b.send(root, own, Buf::User);
+        return None;
+    }
+    let mut operands = vec![own.clone(); team.len() as usize];
+    for from in team.before_me() {
+        let room = b.room(own.span.len);
+        operands[from as usize] = b.recv(team.rank(from), room, Buf::User);
+    }
+    Some(b.fold(Span::user(0, own.span.len), &operands))
+}
+
+/// Along each of `shapes` its share of the vector, into `dst` of the first.
+pub(crate) fn reduce_along(
+    b: &mut Build<'_>,
+    team: &Team,
+    shapes: &[Shape],
+    own: &Value,
+    dst: Span,
+    first: Buf,
+) -> Option<Value> {
+    let parts = Parts::shares(own.span.len, shapes.len() as u32);
+    let each = |(i, &shape): (usize, &Shape)| {
+        let part = parts.at(i as u32);
+        reduce(b, team, shape, &own.part(part), sub(dst, part), first)
+    };
+    // All of them, though only the first has results.
+    let results: Vec<Option<Value>> = shapes.iter().enumerate().map(each).collect();
+    let results: Option<Vec<Value>> = results.into_iter().collect();
+    results.map(|r| Value::join(dst, &r))
+}
+
+/// The plan of a broadcast from `root`.
+///
+/// # Errors
+/// More steps or elements than there are numbers for.
+pub(crate) fn plan_broadcast(
+    req: &Request,
+    root: Rank,
+    algorithm: Algorithm,
+) -> Result<Plan, PlanError> {
+    let mut b = Build::new(req);
+    b.codec = req.codec;
+    let all = Span::user(0, req.len);
+    let mut own = b.contribution(0, req.len);
+    if req.rank == root {
+        let placed = b.place(all, &own);
+        if req.codec != Codec::None && req.world > 1 {
+            b.recode(&placed);
+            own = placed;
+        }
+    }
+    let team = Team::from_root(req, root);
+    broadcast_along(&mut b, &team, &shapes(req, algorithm), Some(&own), all);
+    b.finish(algorithm, None)
+}
+
+/// Along each of `shapes` its share of the first's value, to everybody's `dst`.
+pub(crate) fn broadcast_along(
+    b: &mut Build<'_>,
+    team: &Team,
+    shapes: &[Shape],
+    value: Option<&Value>,
+    dst: Span,
+) -> Value {
+    let parts = Parts::shares(dst.len, shapes.len() as u32);
+    let each = |(i, &shape): (usize, &Shape)| {
+        let part = parts.at(i as u32);
+        let value = value.map(|v| v.part(part));
+        broadcast(b, team, shape, value.as_ref(), sub(dst, part))
+    };
+    let all: Vec<Value> = shapes.iter().enumerate().map(each).collect();
+    Value::join(dst, &all)
+}
+
+/// Everybody's `own` towards the team's first, who gets the reduction in `dst`; the others get nothing. `first`: the type in which contributions travel.
+pub(crate) fn reduce(
+    b: &mut Build<'_>,
+    team: &Team,
+    shape: Shape,
+    own: &Value,
+    dst: Span,
+    first: Buf,
+) -> Option<Value> {
+    let n = team.len();
+    let node = shape.node(team.me, n);
+    let mut operands = vec![(team.me, own.clone())];
+    for &child in node.children.iter() {
+        let is_leaf = shape.node(child, n).children.is_empty();
+        let wire = if is_leaf { first } else { Buf::Scratch };
+        let room = b.room(own.span.len);
+        operands.push((child, b.recv(team.rank(child), room, wire)));
+    }
+    operands.sort_by_key(|(v, _)| *v);
+    let all: Vec<Value> = operands.into_iter().map(|(_, value)| value).collect();
+    let Some(parent) = node.parent else {
+        return Some(b.fold(dst, &all));
+    };
+    let (value, wire) = if all.len() == 1 {
+        (own.clone(), first)
+    } else {
+        let here = all
+            .iter()
+            .find(|v| v.span.buf == Buf::Scratch && v.span != own.span);
+        let place = here.map_or(own.span, |v| v.span);
+        (b.fold(place, &all), Buf::Scratch)
+    };
+    b.send(team.rank(parent), &value, wire);
+    None
+}
+
+/// The value of the team's first for everybody, in `dst`; the first may have it elsewhere, too.
+pub(crate) fn broadcast(
+    b: &mut Build<'_>,
+    team: &Team,
+    shape: Shape,
+    value: Option<&Value>,
+    dst: Span,
+) -> Value {
+    let node = shape.node(team.me, team.len());
+    let value = match (node.parent, value) {
+        (None, Some(value)) => value.clone(),
+        (Some(parent), _) => b.recv(team.rank(parent), dst, Buf::User),
+        (None, None) => b.plain(dst),
+    };
+    for &child in node.children.iter().rev() {
+        b.send(team.rank(child), &value, Buf::User);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPES: [Shape; 7] = [
+        Shape::Star,
+        Shape::Knomial(2),
+        Shape::Knomial(3),
+        Shape::Knomial(5),
+        Shape::Chain,
+        Shape::Binary,
+        Shape::BinaryMirrored,
+    ];
+
+    #[test]
+    fn every_node_is_its_parents_child_and_reached_from_the_root() {
+        for shape in SHAPES {
+            for n in 1..70 {
+                let nodes: Vec<Node> = (0..n).map(|v| shape.node(v, n)).collect();
+                let mut seen = vec![0];
+                let mut next = 0;
+                while let Some(&v) = seen.get(next) {
+                    next += 1;
+                    for &child in &nodes[v as usize].children {
+                        assert_eq!(nodes[child as usize].parent, Some(v), "{shape:?} {n}");
+                        seen.push(child);
+                    }
+                }
+                assert_eq!(seen.len(), n as usize, "{shape:?} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_inner_in_both_binary_trees() {
+        for n in 2u32..200 {
+            for v in 1..n {
+                let inner = |s: Shape| !s.node(v, n).children.is_empty();
+                assert!(
+                    !(inner(Shape::Binary) && inner(Shape::BinaryMirrored)),
+                    "{v} of {n}"
+                );
+            }
+            let depth = |mut v: u32| {
+                let mut depth = 0;
+                while let Some(parent) = Shape::Binary.node(v, n).parent {
+                    v = parent;
+                    depth += 1;
+                }
+                depth
+            };
+            let deepest = (0..n).map(depth).max().unwrap_or(0);
+            assert!(deepest <= n.ilog2() + 1, "{n}: {deepest}");
+        }
+    }
+}
