@@ -10,7 +10,7 @@
 
 use crate::check::local::{slots, touched};
 use crate::plan::{
-    Action, Arrive, Buf, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
+    Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };
 use crate::program::{n_slices, share, times};
 use gaggle_core::{Algorithm, Codec, Rank, Reduce};
@@ -149,7 +149,7 @@ impl<'r> Build<'r> {
     pub fn new(req: &'r Request) -> Build<'r> {
         Build {
             req,
-            weighted: req.call.reduce() == Reduce::Mean,
+            weighted: reduction(req) == Reduce::Mean,
             codec: Codec::None,
             steps: Vec::new(),
             memory: Default::default(),
@@ -415,7 +415,7 @@ impl<'r> Build<'r> {
         Ok(Plan {
             kind: self.req.call.kind(),
             algorithm,
-            reduce: self.req.call.reduce(),
+            reduce: reduction(self.req),
             rank: self.req.rank,
             world: self.req.world,
             input_len,
@@ -429,6 +429,14 @@ impl<'r> Build<'r> {
             total: result.and_then(|v| v.slot(v.span)),
             steps: Arc::new(self.steps) as Arc<dyn Steps>,
         })
+    }
+}
+
+/// How a plan's folds combine: in a machine, members' values are averaged.
+fn reduction(req: &Request) -> Reduce {
+    match req.call {
+        Call::HierarchicalMix { .. } => Reduce::Mean,
+        _ => req.call.reduce(),
     }
 }
 
@@ -526,7 +534,6 @@ impl Touches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Call;
 
     fn request(slice: u64) -> Request {
         Request {

@@ -658,8 +658,6 @@ impl Call {
             Call::AllReduce { reduce, .. }
             | Call::Reduce { reduce, .. }
             | Call::ReduceScatter { reduce, .. } => *reduce,
-            // Of the members of a machine.
-            Call::HierarchicalMix { .. } => Reduce::Mean,
             _ => Reduce::Sum,
         }
     }
