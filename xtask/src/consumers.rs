@@ -35,11 +35,12 @@ const CONSUMERS: &[Consumer] = consumers! {
 };
 
 /// Programs, not libraries.
-const NOT_CONSUMED: [&str; 5] = [
+const NOT_CONSUMED: [&str; 6] = [
     "gaggle-cli",
     "gaggle-demo",
     "gaggle-benches",
     "gaggle-integration-tests",
+    "gaggle-spikes",
     "xtask",
 ];
 
