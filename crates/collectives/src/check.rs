@@ -15,11 +15,13 @@
 //! **Credit.** A send and its receive are taken as one event, which happens when both ranks have come to it: the strictest network there is.
 //! With credit a send ends earlier, never later, so that plans which pass never deadlock whatever a link's credit, 1 included.
 //!
-//! **Several operations at once** need no check of their own: messages carry the operation's identity, a posted receive is never held up by a message that nobody has posted for, and operations share no memory. So an operation's events depend on its own alone, in whatever order the ranks start them.
+//! **Several operations at once**: messages carry the operation's identity, a posted receive is never held up by a message that nobody has posted for, and operations share no memory; so an operation's events depend on its own alone.
+//! [`check_in_flight`] tries just that: operations started in another order on every rank, with sends that end before their receives begin and one room per link for all operations' messages.
 //!
 //! The cost is proportional to steps and elements: check short vectors, the plan's arithmetic is the same for long ones.
 
 mod fault;
+mod in_flight;
 mod interpret;
 pub(crate) mod local;
 mod matching;
@@ -29,6 +31,7 @@ mod remote;
 mod values;
 
 pub use fault::{Fault, Where};
+pub use in_flight::{Schedule, check_in_flight};
 
 use crate::plan::{Plan, Request, Step};
 use gaggle_core::Rank;
@@ -112,7 +115,14 @@ struct World<'a> {
     steps: Vec<Vec<Step>>,
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
+    fn of(plans: &'a [Plan]) -> World<'a> {
+        World {
+            plans,
+            steps: plans.iter().map(|p| p.iter().collect()).collect(),
+        }
+    }
+
     fn at(&self, rank: usize, step: u32) -> Where {
         Where {
             rank: Rank(rank as u32),
@@ -128,10 +138,7 @@ impl World<'_> {
 /// The first fault that was found, with its ranks and steps.
 pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
     check_fit(plans, promise)?;
-    let world = World {
-        plans,
-        steps: plans.iter().map(|p| p.iter().collect()).collect(),
-    };
+    let world = World::of(plans);
     for rank in 0..plans.len() {
         local::check_rank(&world, rank)?;
     }
@@ -146,10 +153,7 @@ pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
 /// # Errors
 /// The plans do not fit each other.
 pub fn depth(plans: &[Plan]) -> Result<u64, Fault> {
-    let world = World {
-        plans,
-        steps: plans.iter().map(|p| p.iter().collect()).collect(),
-    };
+    let world = World::of(plans);
     for rank in 0..plans.len() {
         local::check_rank(&world, rank)?;
     }

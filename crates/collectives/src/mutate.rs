@@ -1,11 +1,11 @@
 //! Plans with one thing wrong: what the checker, and an engine, are tried on.
 //!
-//! A mutation changes one step of one rank: it is deleted, done twice, sent to or received from another peer, touches shifted or shortened elements, waits for one step less, or changes places with a later one.
+//! A mutation changes one step of one rank: it is deleted, done twice, sent to, received or copied from another peer, touches shifted or shortened elements, arrives at or awaits another phase, adds another part of the residual, waits for one step less, or changes places with a later one.
 //! Two steps that wait for the same and that the same steps wait for are not made to change places, nor are two that do the same: their numbers would differ, not the plan.
 //! Where a step is deleted, what waited for it waits for what it waited for; where it is done twice, the second time follows the first, and what waited for the step waits for both.
 
 use crate::check::{Promise, check};
-use crate::plan::{Action, Plan, Span, Step};
+use crate::plan::{Action, Buf, Plan, Span, Step};
 use gaggle_core::Rank;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -69,7 +69,11 @@ fn mutations(steps: &[Step], idx: usize, rank: usize, world: u32) -> Vec<Mutatio
             );
         }
     }
-    for (what, action) in with_other_spans(&steps[idx].action) {
+    let numbers = with_other_numbers(&steps[idx].action);
+    for (what, action) in with_other_spans(&steps[idx].action)
+        .into_iter()
+        .chain(numbers)
+    {
         replace(
             what,
             Step {
@@ -134,7 +138,9 @@ fn doubled(steps: &[Step], idx: usize) -> Vec<Step> {
 fn with_peer(action: &Action, peer: Rank) -> Option<Action> {
     let mut changed = action.clone();
     match &mut changed {
-        Action::Send { to: other, .. } | Action::Recv { from: other, .. } => *other = peer,
+        Action::Send { to: other, .. }
+        | Action::Recv { from: other, .. }
+        | Action::GroupCopy { from: other, .. } => *other = peer,
         _ => return None,
     }
     (changed != *action).then_some(changed)
@@ -170,6 +176,49 @@ fn with_other_spans(action: &Action) -> Vec<(String, Action)> {
     all
 }
 
+/// Each number of a fused step or a residual one up and one down, and the other buffer.
+fn with_other_numbers(action: &Action) -> Vec<(String, Action)> {
+    let mut all = Vec::new();
+    let mut add = |what: &str, changed: Action| all.push((what.to_string(), changed));
+    for (what, by) in [("one up", 1i64), ("one down", -1)] {
+        let mut changed = action.clone();
+        let moved = match &mut changed {
+            Action::Arrive { phase } | Action::AwaitAll { phase } => {
+                let other = i64::from(*phase) + by;
+                u32::try_from(other).map(|other| *phase = other).is_ok()
+            }
+            Action::GroupFold { at: number, .. }
+            | Action::Compensate {
+                residual: number, ..
+            } => {
+                let other = number.checked_add_signed(by);
+                other.map(|other| *number = other).is_some()
+            }
+            _ => false,
+        };
+        if moved {
+            add(what, changed);
+        }
+    }
+    if let Action::GroupFold { from, at, len, sum } = action {
+        let other = match from {
+            Buf::Input => Buf::User,
+            _ => Buf::Input,
+        };
+        let fold = |from, len| Action::GroupFold {
+            from,
+            at: *at,
+            len,
+            sum: *sum,
+        };
+        add("of the other buffer", fold(other, *len));
+        if let Some(shorter) = len.checked_sub(1) {
+            add("one shorter", fold(*from, shorter));
+        }
+    }
+    all
+}
+
 fn spans(action: &mut Action) -> Vec<&mut Span> {
     match action {
         Action::Send { src: span, .. }
@@ -177,10 +226,9 @@ fn spans(action: &mut Action) -> Vec<&mut Span> {
         | Action::Weigh { span, .. }
         | Action::Divide { span, .. }
         | Action::Recode { span, .. }
-        | Action::Compensate { span, .. }
-        | Action::GroupCopy { dst: span, .. } => vec![span],
+        | Action::Compensate { span, .. } => vec![span],
         Action::Arrive { .. } | Action::AwaitAll { .. } | Action::GroupFold { .. } => vec![],
-        Action::Copy { src, dst, .. } => vec![src, dst],
+        Action::Copy { src, dst, .. } | Action::GroupCopy { src, dst, .. } => vec![src, dst],
         Action::Fold { dst, operands, .. } => {
             let operands = operands.iter_mut().map(|o| &mut o.span);
             std::iter::once(dst).chain(operands).collect()

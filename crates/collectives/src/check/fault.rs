@@ -201,6 +201,12 @@ pub enum Fault {
         /// Each waits for the next, the last for the first.
         cycle: Vec<Where>,
     },
+    /// Operations in flight together of which some do not end.
+    #[error("nothing can go on: {}", waits(waiting))]
+    Stalled {
+        /// For each operation and rank the first step that has not ended.
+        waiting: Vec<Where>,
+    },
     /// Elements are read that nothing has been written to.
     #[error("{at}: reads element {elem} of a buffer that holds nothing yet")]
     Undefined {
@@ -319,6 +325,11 @@ fn ranks(cycle: &[Where]) -> Vec<Rank> {
     ranks.sort_unstable();
     ranks.dedup();
     ranks
+}
+
+fn waits(waiting: &[Where]) -> String {
+    let words: Vec<String> = waiting.iter().map(|w| format!("{w} waits")).collect();
+    words.join(", ")
 }
 
 fn chain(cycle: &[Where]) -> String {

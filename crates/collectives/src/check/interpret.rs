@@ -6,6 +6,7 @@ use super::{Fault, Promise, World, outcome};
 use crate::plan::{Action, Arrive, Buf, Call, Operand, Slot, Span};
 use gaggle_core::Codec;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 
 /// Whether the outcome is what the operation promises.
 pub(super) fn check_values(
@@ -34,6 +35,46 @@ pub(super) fn check_values(
         outcome::check_barrier(world, links, order)?;
     }
     Ok(())
+}
+
+/// What happened, where sends and receives happen apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Happening {
+    /// A step that is no message.
+    Local(Event),
+    /// A message left.
+    Sent(Event),
+    /// It was taken.
+    Received(Event),
+}
+
+/// Whether what happened, in that order, led to what is promised.
+pub(super) fn check_happenings(
+    world: &World<'_>,
+    links: &Links,
+    happened: &[Happening],
+    promise: &Promise,
+) -> Result<(), Fault> {
+    let all = RankSet::of(0..world.plans.len());
+    let mut run = Run::new(world, promise, all);
+    let mut on_the_way = HashMap::new();
+    for &how in happened {
+        match how {
+            Happening::Local((rank, idx)) => run.local(rank as usize, idx)?,
+            Happening::Sent((rank, idx)) => {
+                let message = run.send(rank as usize, idx)?;
+                on_the_way.insert((rank, idx), message);
+            }
+            Happening::Received((rank, idx)) => {
+                let send = links.other((rank, idx));
+                let message = send.and_then(|send| on_the_way.remove(&send));
+                if let Some(message) = message {
+                    run.recv(rank as usize, idx, message)?;
+                }
+            }
+        }
+    }
+    run.check_end()
 }
 
 /// An element: what it holds and which step wrote it.

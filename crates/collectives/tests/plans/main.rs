@@ -2,6 +2,9 @@
 
 mod costs;
 mod faults;
+mod feedback;
+mod fused;
+mod in_flight;
 mod mutants;
 mod printed;
 mod proofs;
@@ -9,7 +12,7 @@ mod random;
 mod refusals;
 mod select;
 
-use gaggle_collectives::{Call, Plan, Promise, Request, plan};
+use gaggle_collectives::{Call, Plan, Promise, Request, accepted_mutants, check, mutants, plan};
 use gaggle_core::{Algorithm, Codec, Rank, Reduce};
 
 /// An all-reduce of `len` elements on `world` ranks, as rank 0 asks for it.
@@ -38,6 +41,19 @@ fn plans(promise: &Promise) -> Vec<Plan> {
         .iter()
         .map(|r| plan(r).expect("the request is one that has a plan"))
         .collect()
+}
+
+/// One line for the operation, and one for each mutant of its plans that the checker accepts.
+fn list_accepted(name: &str, plans: &[Plan], promise: &Promise) -> String {
+    check(plans, promise).expect("nothing has been changed yet");
+    let n = mutants(plans).count();
+    let accepted = accepted_mutants(plans, promise);
+    let (world, n_accepted) = (plans.len(), accepted.len());
+    let mut list = format!("{name} of {world}: {n_accepted} of {n} accepted\n");
+    for mutant in accepted {
+        list += &format!("    {}\n", mutant.description);
+    }
+    list
 }
 
 /// Compares with `tests/snapshots/NAME.txt`, or writes it where `GAGGLE_SNAPSHOTS=write`.
