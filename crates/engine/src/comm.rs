@@ -13,8 +13,9 @@ use crate::{
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Borrowed, Cancel, Cause, Communicator, DType, Descriptor, Done, Error, Finished, GroupInfo,
-    LinkStats, Op, OpId, Owned, Pending, Persistent, Rank, Region, descriptor::stable_hash,
+    Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done, Error, Finished,
+    GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, Owned, Pending, Persistent, Rank, Region,
+    descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -52,6 +53,7 @@ impl EngineComm {
             return Err(Cause::Forked { op: name.into() }.into());
         }
         let mut state = self.shared.state.lock();
+        check_tolerance(op)?;
         let hosts = self.hosts.as_ref();
         let choice = choose(op, &self.info, hosts, shape, &state.config)?;
         let program = state
@@ -132,6 +134,7 @@ impl EngineComm {
             started: now,
             deadline: now.saturating_add(timeout),
             warn_at,
+            tolerant: op.on_missing == OnMissing::Tolerate,
             completion: Arc::clone(completion),
         };
         let shared = &*self.shared;
@@ -171,6 +174,19 @@ impl EngineComm {
             completion: Some(Arc::clone(completion)),
             lane: Identity::of(&op.kind, self.info.rank).stream(self.info.id, op.lane.0),
         })
+    }
+}
+
+/// Which operations can go on without a member.
+fn check_tolerance(op: &Op) -> Result<(), Error> {
+    match &op.kind {
+        _ if op.on_missing == OnMissing::Fail => Ok(()),
+        Kind::Mix { .. } => Ok(()),
+        Kind::NeighbourGather { counts, .. } if *counts != Counts::Discover => Ok(()),
+        kind => Err(unsupported(
+            kind.op_kind().name(),
+            "cannot do without a member; mix and neighbour_all_gather with known counts can",
+        )),
     }
 }
 
@@ -360,9 +376,33 @@ impl Drop for Stay<'_> {
     }
 }
 
-struct NoCancel;
+/// Ends one operation, whichever it is by now: a second phase, or none any more.
+struct Canceller {
+    shared: Arc<Shared>,
+    completion: Arc<Completion>,
+}
 
-impl Cancel for NoCancel {
+impl Cancel for Canceller {
+    fn cancel(&self, reason: &str) {
+        let mut state = self.shared.state.lock();
+        // Looked up under the engine's lock, under which operations begin and end.
+        let Some((idx, serial)) = self.completion.running() else {
+            return;
+        };
+        let shared = &*self.shared;
+        shared.guarded(&mut state, |state| {
+            state.cancel(idx, serial, reason);
+            state.settle(&shared.links, &*shared.control)
+        });
+        shared.let_go(state);
+        gaggle_core::Wake::wake(&*self.shared.bell);
+    }
+}
+
+/// Of an operation that is over.
+struct Over;
+
+impl Cancel for Over {
     fn cancel(&self, _reason: &str) {}
 }
 
@@ -412,7 +452,13 @@ impl Pending for EnginePending {
     }
 
     fn canceller(&self) -> Arc<dyn Cancel> {
-        Arc::new(NoCancel)
+        match &self.completion {
+            Some(completion) => Arc::new(Canceller {
+                shared: Arc::clone(&self.shared),
+                completion: Arc::clone(completion),
+            }),
+            None => Arc::new(Over),
+        }
     }
 }
 

@@ -17,6 +17,8 @@ struct Slot {
     finished: Option<Finished>,
     waker: Option<Waker>,
     detached: bool,
+    /// The operation in flight: its place and its serial number.
+    running: Option<(usize, u64)>,
 }
 
 impl Completion {
@@ -29,10 +31,21 @@ impl Completion {
         self.done.load(Ordering::Acquire)
     }
 
+    /// The operation with this place and serial number is in flight.
+    pub(crate) fn begin(&self, idx: usize, serial: u64) {
+        self.slot.lock().running = Some((idx, serial));
+    }
+
+    /// The operation in flight, if there is one.
+    pub(crate) fn running(&self) -> Option<(usize, u64)> {
+        self.slot.lock().running
+    }
+
     /// Delivers the outcome. Returns whom to wake, and the outcome itself where nobody will ever ask for it: for the caller to deal with when it holds no lock.
     #[must_use]
     pub(crate) fn set(&self, finished: Finished) -> (Option<Waker>, Option<Finished>) {
         let mut slot = self.slot.lock();
+        slot.running = None;
         let handed = if slot.detached {
             (None, Some(finished))
         } else {

@@ -118,7 +118,8 @@ impl State {
 
     /// Nothing of the data will be wanted.
     pub(crate) fn forget_data(&mut self, id: OpId) {
-        self.take_early(&id);
+        let early = self.take_early(&id);
+        self.give_early(early);
         self.troubles.failed(&id);
         self.later.push_back(Later::Forget(id));
     }
@@ -201,6 +202,7 @@ impl State {
             started: first.started,
             deadline: first.deadline,
             warn_at,
+            tolerant: false,
             completion: first.completion,
         });
     }

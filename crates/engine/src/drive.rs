@@ -10,6 +10,7 @@ use crate::{
 };
 use crossbeam::utils::Backoff;
 use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};
+use smallvec::SmallVec;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
@@ -194,8 +195,12 @@ impl Shared {
             && state
                 .next_timeout()
                 .is_some_and(|t| nanos(t) < self.bell.thread_until.load(Ordering::SeqCst));
+        let more = !state.ready.is_empty();
         drop(state);
-        if sooner {
+        if more {
+            // Its turn is over, its work is not: somebody comes back to it.
+            self.bell.wake();
+        } else if sooner {
             self.bell.poke_thread();
         }
         if completed {
@@ -258,10 +263,10 @@ impl Shared {
 
     /// Until when a sleep may last.
     fn sleep_limit(&self, longest: Duration) -> Duration {
-        self.limit(&self.state.lock(), longest)
+        self.limit(&mut self.state.lock(), longest)
     }
 
-    fn limit(&self, state: &State, longest: Duration) -> Duration {
+    fn limit(&self, state: &mut State, longest: Duration) -> Duration {
         let next = state.next_timeout();
         next.map_or(longest, |t| t.saturating_sub(self.clock.now()).min(longest))
     }
@@ -269,8 +274,8 @@ impl Shared {
     /// The engine's thread sleeps; whoever sets a sooner timer pokes it.
     fn sleep_of_thread(&self) {
         let limit = {
-            let state = self.state.lock();
-            let limit = self.limit(&state, LONGEST);
+            let mut state = self.state.lock();
+            let limit = self.limit(&mut state, LONGEST);
             // Under the lock that timers are set under: none is set between the look and this.
             let until = nanos(self.clock.now().saturating_add(limit));
             self.bell.thread_until.store(until, Ordering::SeqCst);
@@ -286,13 +291,13 @@ impl Shared {
         #[cfg(unix)]
         {
             use rustix::event::{PollFd, PollFlags, poll};
-            let armed: Vec<Armed<'_>> = self
+            let armed: SmallVec<[Armed<'_>; 8]> = self
                 .links
                 .iter()
                 .map(|l| l.arm())
                 .chain([self.control.arm()])
                 .collect();
-            let mut fds = Vec::with_capacity(armed.len() + 1);
+            let mut fds = SmallVec::<[PollFd<'_>; 8]>::new();
             for a in &armed {
                 match a {
                     Armed::MoreToDo => return,

@@ -35,6 +35,7 @@ mod pairs;
 mod program;
 mod protocol;
 mod raw_memory;
+mod ready;
 mod record;
 mod reports;
 mod select;
@@ -42,6 +43,7 @@ mod starting;
 mod state;
 mod suspicion;
 mod sync;
+mod timers;
 mod trouble;
 mod verdict;
 

@@ -10,9 +10,11 @@ use crate::{
 };
 use gaggle_collectives::{Action, Arrive, Operand, Span};
 use gaggle_core::{
-    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, Outlet, Rank, Reduce, Weight, XferId,
+    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, OpKind, Outlet, Rank, Reduce, Weight,
+    XferId,
 };
 use gaggle_kernels as kernels;
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Weights of a neighbour average, bound when it starts.
@@ -80,6 +82,20 @@ pub(crate) struct OpState {
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Option<Duration>,
+    /// The alarm that is set for it.
+    pub(crate) alarm: Option<Duration>,
+    /// Whether it goes on without neighbours that are missing.
+    pub(crate) tolerant: bool,
+    /// Group ranks that it goes on without, ascending.
+    pub(crate) without: Vec<Rank>,
+    /// Those of them whose values have not all come.
+    pub(crate) absent: Vec<Rank>,
+    /// Ranks of the job to which something was to be sent and was not.
+    pub(crate) denied: Vec<Rank>,
+    /// Averages of a tolerant operation that wait until it is known who is missing.
+    averages: Vec<u32>,
+    /// Receives that are not over.
+    pub(crate) receives_left: u32,
     /// Whether the caller's buffer has been written.
     pub(crate) touched: bool,
     pub(crate) bytes_sent: u64,
@@ -102,12 +118,14 @@ pub(crate) struct OpStart {
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Duration,
+    pub(crate) tolerant: bool,
     pub(crate) completion: Arc<Completion>,
 }
 
 impl OpState {
     pub(crate) fn new(s: OpStart) -> OpState {
         let n = s.program.steps.len();
+        let receives_left = s.program.n_receives;
         let mut slots = vec![0; s.program.plan.n_slots as usize];
         if let Some(own) = slots.first_mut() {
             *own = s.weight.bits();
@@ -138,9 +156,85 @@ impl OpState {
             started: s.started,
             deadline: s.deadline,
             warn_at: Some(s.warn_at),
+            alarm: None,
+            tolerant: s.tolerant,
+            without: vec![],
+            absent: vec![],
+            denied: vec![],
+            averages: vec![],
+            receives_left,
             touched: false,
             bytes_sent: 0,
             completion: s.completion,
+        }
+    }
+
+    /// When it wants to be looked at next.
+    pub(crate) fn due(&self) -> Duration {
+        let due = match self.status {
+            Status::Running => self.deadline,
+            Status::Asking { until } => until,
+        };
+        self.warn_at.map_or(due, |w| w.min(due))
+    }
+
+    /// Whether a step is to wait until it is known who is missing; then it is kept for that time.
+    ///
+    /// So a tolerant average either takes all of a neighbour's elements or none.
+    pub(crate) fn puts_off(&mut self, step: u32) -> bool {
+        let average = matches!(self.program.steps[step as usize].action, Action::Mix { .. });
+        let wait = self.tolerant && average && self.receives_left > 0;
+        if wait {
+            self.averages.push(step);
+        }
+        wait
+    }
+
+    /// What was put off and need not wait any longer.
+    pub(crate) fn due_averages(&mut self) -> Vec<u32> {
+        if self.receives_left > 0 {
+            return vec![];
+        }
+        std::mem::take(&mut self.averages)
+    }
+
+    /// About how many bytes a step computes.
+    pub(crate) fn cost(&self, step: u32) -> u64 {
+        let (span, times) = match &self.program.steps[step as usize].action {
+            Action::Fold { dst, operands, .. } => (*dst, operands.len()),
+            Action::Copy { dst, .. } => (*dst, 1),
+            Action::Weigh { span, .. }
+            | Action::Divide { span, .. }
+            | Action::Recode { span, .. }
+            | Action::Compensate { span, .. } => (*span, 1),
+            Action::Mix { own, operands, .. } => (*own, operands.len() + 1),
+            _ => return 0,
+        };
+        let size = self.memory.type_of(span.buf).size() as u64;
+        span.len.saturating_mul(size).saturating_mul(times as u64)
+    }
+
+    /// Whether the elements of a span were to come from somebody who is missing.
+    fn is_missing(&self, span: Span) -> bool {
+        let mut steps = self.program.steps.iter();
+        steps.any(|step| match step.action {
+            Action::Recv { from, dst, .. } => dst == span && self.absent.contains(&from),
+            _ => false,
+        })
+    }
+
+    /// A neighbour's part of a gather that has not come whole is zeros, whatever of it has come.
+    pub(crate) fn clear_missing(&mut self) {
+        if self.absent.is_empty() || self.descriptor.kind != OpKind::NeighbourGather {
+            return;
+        }
+        let program = Arc::clone(&self.program);
+        for step in &program.steps {
+            if let Action::Recv { from, dst, .. } = step.action
+                && self.absent.contains(&from)
+            {
+                self.memory.bytes_mut(dst).fill(0);
+            }
         }
     }
 
@@ -423,14 +517,14 @@ impl OpState {
             }
         }
         self.touch(dst);
-        let weights: Vec<Option<Weight>> = operands
+        let weights: SmallVec<[Option<Weight>; 16]> = operands
             .iter()
             .map(|o| o.slot.map(|s| self.weight(s)))
             .collect();
         let reduce: Reduce = self.program.plan.reduce;
         let dtype = self.memory.type_of(dst.buf);
         let (to, others) = self.memory.split(dst);
-        let terms: Vec<kernels::Term<'_>> = operands
+        let terms: SmallVec<[kernels::Term<'_>; 16]> = operands
             .iter()
             .zip(weights)
             .map(|(o, weight)| kernels::Term {
@@ -442,20 +536,34 @@ impl OpState {
         true
     }
 
+    /// Who is missing is left out: in delta form its term, in sum form its value, whose (receiver's) weight goes to the own value.
     fn average(&mut self, own: Span, operands: &[Span], form: Form, codec: Codec) {
         self.touch(own);
+        let mut keep = self.mix.keep;
+        let mut gone = SmallVec::<[bool; 16]>::new();
+        if !self.absent.is_empty() {
+            for (span, weight) in operands.iter().zip(&self.mix.from) {
+                let missing = self.is_missing(*span);
+                gone.push(missing);
+                if missing && form == Form::Sum {
+                    keep += weight;
+                }
+            }
+        }
         let dtype = self.memory.type_of(own.buf);
         let (to, others) = self.memory.split(own);
-        let terms: Vec<kernels::MixTerm<'_>> = operands
+        let terms: SmallVec<[kernels::MixTerm<'_>; 16]> = operands
             .iter()
             .zip(&self.mix.from)
-            .map(|(span, weight)| kernels::MixTerm {
+            .enumerate()
+            .filter(|(i, _)| !gone.get(*i).copied().unwrap_or(false))
+            .map(|(_, (span, weight))| kernels::MixTerm {
                 bytes: others.get(*span).unwrap_or(&[]),
                 dtype: others.type_of(span.buf),
                 weight: *weight,
             })
             .collect();
-        kernels::mix(dtype, to, self.mix.keep, &terms, form, codec);
+        kernels::mix(dtype, to, keep, &terms, form, codec);
     }
 
     /// Peers of the steps that are not over and that `peer` picks, as group ranks, ascending.
@@ -489,6 +597,15 @@ impl OpState {
         } else {
             ranks
         }
+    }
+
+    /// Group ranks from which something is to come, or to which something is to go.
+    pub(crate) fn open_peers(&self) -> Vec<Rank> {
+        self.pending_peers(|action| match action {
+            Action::Recv { from, .. } => Some(*from),
+            Action::Send { to, .. } => Some(*to),
+            _ => None,
+        })
     }
 
     /// Ranks of the job that have not been sent all that is theirs.

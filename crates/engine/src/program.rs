@@ -15,6 +15,8 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     /// How many steps each one waits for.
     pub(crate) waits: Vec<u32>,
+    /// How many steps receive.
+    pub(crate) n_receives: u32,
     /// `successors[starts[i]..starts[i + 1]]` wait for step `i`.
     starts: Vec<u32>,
     successors: Vec<u32>,
@@ -63,11 +65,14 @@ impl Program {
             }
         }
         let waits = steps.iter().map(|s| s.after.len() as u32).collect();
+        let receives = |s: &&Step| matches!(s.action, Action::Recv { .. });
+        let n_receives = steps.iter().filter(receives).count() as u32;
         Program {
             plan,
             proven,
             steps,
             waits,
+            n_receives,
             starts,
             successors,
         }

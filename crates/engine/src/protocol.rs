@@ -78,6 +78,10 @@ pub(crate) enum Blame {
     Left(Rank),
     /// These ranks called something else; every version, with the ranks that called it.
     Deviates(Vec<Rank>, Vec<(Vec<Rank>, String)>),
+    /// Somebody cancelled it: who, and why.
+    Cancelled(Rank, String),
+    /// A function of the user's panicked: where, which, and what it said.
+    Panicked(Rank, String, String),
     Other(String),
 }
 
@@ -163,6 +167,19 @@ impl Word {
                             b.extend_from_slice(what);
                         }
                     }
+                    Blame::Cancelled(rank, reason) => {
+                        b.push(5);
+                        b.extend_from_slice(&rank.0.to_le_bytes());
+                        put_text(&mut b, reason);
+                    }
+                    Blame::Panicked(rank, what, panic) => {
+                        b.push(6);
+                        b.extend_from_slice(&rank.0.to_le_bytes());
+                        let what = &what.as_bytes()[..what.len().min(255)];
+                        b.push(what.len() as u8);
+                        b.extend_from_slice(what);
+                        put_text(&mut b, panic);
+                    }
                 }
             }
             Word::Abort(group, reason) => {
@@ -213,6 +230,13 @@ impl Word {
                     4 => {
                         let (ranks, rest) = read_ranks(rest)?;
                         Blame::Deviates(ranks, read_versions(rest)?)
+                    }
+                    5 => Blame::Cancelled(Rank(u32_at(rest, 0)?), text(rest.get(4..)?)),
+                    6 => {
+                        let by = Rank(u32_at(rest, 0)?);
+                        let n = usize::from(*rest.get(4)?);
+                        let what = text(rest.get(5..5 + n)?);
+                        Blame::Panicked(by, what, text(rest.get(5 + n..)?))
                     }
                     _ => return None,
                 };
@@ -324,6 +348,12 @@ mod tests {
             Word::Failed(op(), vec![], Blame::Lost(Rank(4), "closed".into())),
             Word::Failed(op(), vec![], Blame::Left(Rank(4))),
             Word::Failed(op(), vec![], Blame::Other("x".into())),
+            Word::Failed(op(), vec![], Blame::Cancelled(Rank(3), "enough".into())),
+            Word::Failed(
+                op(),
+                vec![],
+                Blame::Panicked(Rank(3), "reduction 'f'".into(), "boom".into()),
+            ),
             Word::Failed(
                 op(),
                 vec![Rank(7)],

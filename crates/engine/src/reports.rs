@@ -98,7 +98,9 @@ impl Sink for LinkSink<'_> {
             }
             None => {
                 if state.early_heads < MAX_EARLY {
-                    let heads = state.early.entry(key.op).or_default();
+                    let pool = &mut state.early_pool;
+                    let heads = state.early.entry(key.op);
+                    let heads = heads.or_insert_with(|| pool.pop().unwrap_or_default());
                     if !heads.iter().any(|(r, _)| *r == from) {
                         heads.push((from, head));
                         state.early_heads += 1;
@@ -126,6 +128,10 @@ impl Sink for LinkSink<'_> {
             };
             let world = op.world_rank(peer);
             match e {
+                TransportError::Aborted { .. } if op.tolerant => {
+                    let later = Later::Without(idx, serial, world);
+                    return self.state.later.push_back(later);
+                }
                 TransportError::Aborted { .. } => return self.state.peer_gave_up(idx),
                 // Another length means another call; the descriptors will tell.
                 TransportError::Length { .. } => return self.state.dispute(idx),

@@ -6,6 +6,7 @@ use crate::{
     protocol::{Head, Progress, Word},
     select::Identity,
     state::{Later, State, control_word},
+    sync::Arc,
     verdict::{aborted, concerns},
 };
 use gaggle_core::{Class, Descriptor, Down, Error, OpId, Rank};
@@ -55,42 +56,47 @@ impl State {
 
     /// Puts a planned operation into flight.
     pub(crate) fn start(&mut self, mut s: OpStart) {
-        let (id, descriptor) = (s.descriptor.id, s.descriptor);
         let plan = &s.program.plan;
         let dtype = plan.kind.scratch_type(s.memory.shape().dtype);
         let scratch = self.take_scratch(plan.scratch_len, dtype.size());
         s.memory.attach_scratch(scratch, plan.scratch_len, dtype);
-        let mut op = Box::new(OpState::new(s));
-        let serial = op.serial;
+        self.enqueue(Box::new(OpState::new(s)));
+    }
+
+    /// Puts an operation that has its number and its memory into flight.
+    pub(crate) fn enqueue(&mut self, mut op: Box<OpState>) {
+        let (id, descriptor, serial) = (op.id, op.descriptor, op.serial);
         let idx = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
         });
         // Refused, it runs no step: nothing is sent, nothing written.
-        let obstacle = self.obstacle(&mut op);
-        if obstacle.is_none() {
-            for (step, waits) in op.waits.iter().enumerate() {
-                if *waits == 0 {
-                    self.ready.push_back((idx, serial, step as u32));
-                }
-            }
-        }
-        let empty = op.left == 0;
+        let obstacle = self.obstacle(idx, &mut op);
+        op.completion.begin(idx, serial);
+        let (empty, program) = (op.left == 0, Arc::clone(&op.program));
         self.ops[idx] = Some(op);
         self.by_id.insert(id, idx);
+        self.rearm(idx);
         if id.class == Class::Neighbour {
             self.forget_earlier_rounds(id);
         }
         if let Some(error) = obstacle {
             return self.later.push_back(Later::Fail(idx, serial, error));
         }
+        for (step, waits) in program.waits.iter().enumerate() {
+            if *waits == 0 {
+                self.release(idx, step as u32);
+            }
+        }
         if empty {
             return self.complete(idx);
         }
         let mut agreed = true;
-        for (from, head) in self.take_early(&id) {
-            agreed &= self.agrees(idx, from, &head);
+        let early = self.take_early(&id);
+        for (from, head) in &early {
+            agreed &= self.agrees(idx, *from, head);
         }
+        self.give_early(early);
         if self.troubles.disputed(&id, &descriptor) {
             self.dispute(idx);
         } else if agreed && self.troubles.known(&id) {
@@ -118,7 +124,9 @@ impl State {
     }
 
     /// Why an operation cannot succeed from the start.
-    pub(crate) fn obstacle(&mut self, op: &mut OpState) -> Option<Error> {
+    ///
+    /// A tolerant operation does without whoever stands in its way.
+    fn obstacle(&mut self, idx: usize, op: &mut OpState) -> Option<Error> {
         let id = op.id;
         if let Some(error) = &self.closed {
             return Some(error.clone());
@@ -129,21 +137,35 @@ impl State {
             return Some(error);
         }
         let failed = self.troubles.failed(&id);
-        if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
+        if op.tolerant {
+            for word in failed.iter().filter(|word| concerns(op, word)) {
+                let without = Later::Without(idx, op.serial, word.from);
+                self.later.push_back(without);
+            }
+        } else if let Some(word) = failed.iter().find(|word| concerns(op, word)) {
             return Some(self.blame_error(op, &word.blame));
         }
         if let Some((by, reason)) = self.poisoned.get(&op.group.id) {
             return Some(aborted(op, *by, reason));
         }
         // Who has merely left may still have sent its part; if not, its link says so when the message is posted.
-        let needed: Vec<Rank> = match id.class {
-            c if c.is_collective() => op.group.world_ranks.clone(),
-            _ => op.peers.iter().map(|r| op.world_rank(*r)).collect(),
-        };
-        let lost = needed.into_iter().find_map(|r| match &self.down[r.idx()] {
-            Some(how @ Down::Lost(_)) => Some((r, how.clone())),
+        let (everybody, tolerant) = (id.class.is_collective(), op.tolerant);
+        let down = &self.down;
+        let lost = |world: Rank| match &down[world.idx()] {
+            Some(how @ Down::Lost(_)) => Some((world, how.clone())),
             _ => None,
-        });
+        };
+        if everybody {
+            let lost = op.group.world_ranks.iter().find_map(|r| lost(*r));
+            return lost.map(|(rank, how)| self.gone_error(op, rank, &how));
+        }
+        let mut lost = op.peers.iter().filter_map(|r| lost(op.world_rank(*r)));
+        if tolerant {
+            let without = lost.map(|(world, _)| Later::Without(idx, op.serial, world));
+            self.later.extend(without);
+            return None;
+        }
+        let lost = lost.next();
         lost.map(|(rank, how)| self.gone_error(op, rank, &how))
     }
 
@@ -151,6 +173,15 @@ impl State {
         let early = self.early.remove(id).unwrap_or_default();
         self.early_heads -= early.len();
         early
+    }
+
+    /// The list's room is used again.
+    pub(crate) fn give_early(&mut self, mut list: Vec<(Rank, Head)>) {
+        const KEPT: usize = 64;
+        if list.capacity() > 0 && self.early_pool.len() < KEPT {
+            list.clear();
+            self.early_pool.push(list);
+        }
     }
 
     /// A skipped round's messages would hold the link's credit for ever.
@@ -167,7 +198,8 @@ impl State {
             .copied()
             .collect();
         for op in stale {
-            self.take_early(&op);
+            let early = self.take_early(&op);
+            self.give_early(early);
             self.later.push_back(Later::Forget(op));
         }
     }

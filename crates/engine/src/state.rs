@@ -9,16 +9,19 @@ use crate::{
     program::Programs,
     protocol::{Blame, Head, Word},
     raw_memory::OpMemory,
+    ready::{Item, Ready},
     record::{Record, record},
     sync::Arc,
+    timers::{Alarm, Timers},
     trouble::Troubles,
     verdict::blame_of,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region, Transfer,
-    Transport, TransportError, XferId,
+    Cause, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region,
+    Transfer, Transport, TransportError, XferId,
 };
+use smallvec::SmallVec;
 use std::{
     collections::{HashMap, VecDeque},
     task::Waker,
@@ -28,6 +31,8 @@ use std::{
 /// What cannot be done from within a report.
 pub(crate) enum Later {
     Fail(usize, u64, Error),
+    /// An operation that tolerates it goes on without a rank of the job.
+    Without(usize, u64, Rank),
     Word(Word),
     DeclareLost(Rank, String),
     Forget(OpId),
@@ -89,10 +94,13 @@ pub(crate) struct State {
     pub(crate) gave_up_on: Vec<Rank>,
     /// What each rank last said was the cause of a failure, and when it came.
     pub(crate) last_blame: Vec<Option<(Duration, Blame)>>,
-    pub(crate) ready: VecDeque<(usize, u64, u32)>,
+    pub(crate) ready: Ready,
+    pub(crate) timers: Timers,
     pub(crate) later: VecDeque<Later>,
     /// Operations that peers have begun and this rank has not.
     pub(crate) early: HashMap<OpId, Vec<(Rank, Head)>>,
+    /// Lists for them that are used again.
+    pub(crate) early_pool: Vec<Vec<(Rank, Head)>>,
     /// How many heads that are.
     pub(crate) early_heads: usize,
     pub(crate) troubles: Troubles,
@@ -102,7 +110,7 @@ pub(crate) struct State {
     /// Set for good when this engine is of no use any more.
     pub(crate) closed: Option<Error>,
     /// What is to be done once the lock is let go.
-    pub(crate) after: Vec<After>,
+    pub(crate) after: SmallVec<[After; 4]>,
     /// Whether an operation has ended since this was last looked at.
     pub(crate) completed: bool,
     pub(crate) now: Duration,
@@ -144,16 +152,18 @@ impl State {
             goodbyes: vec![false; world as usize],
             last_blame: vec![None; world as usize],
             gave_up_on: vec![],
-            ready: VecDeque::new(),
+            ready: Ready::default(),
+            timers: Timers::default(),
             later: VecDeque::new(),
             early: HashMap::new(),
+            early_pool: vec![],
             early_heads: 0,
             troubles: Troubles::default(),
             serial: 0,
             scratch_pool: vec![],
             record: vec![],
             closed: None,
-            after: vec![],
+            after: SmallVec::new(),
             completed: false,
             now: Duration::ZERO,
         }
@@ -174,17 +184,18 @@ impl State {
 
     // ---- running --------------------------------------------------------------------------
 
-    /// Runs what is ready and does what was put off. Returns how much that was.
+    /// Does what was put off and runs what is ready, by priority, up to about one slice of computing: then the transports get a turn, so that what is urgent may come in between. Returns how much that was.
     pub(crate) fn settle(&mut self, links: &[Box<dyn Transport>], control: &dyn Control) -> u64 {
         let mut n = 0;
+        let mut budget = self.config.slice_bytes.max(1);
         loop {
-            if let Some((idx, serial, step)) = self.ready.pop_front() {
-                n += 1;
-                self.run_step(links, idx, serial, step);
-            } else if let Some(later) = self.later.pop_front() {
+            if let Some(later) = self.later.pop_front() {
                 n += 1;
                 match later {
                     Later::Fail(idx, serial, error) => self.fail(links, idx, serial, error),
+                    Later::Without(idx, serial, world) => {
+                        self.do_without(links, idx, serial, world);
+                    }
                     Later::Word(word) => control.broadcast(&word.to_bytes()),
                     Later::DeclareLost(rank, why) => control.declare_lost(rank, &why),
                     Later::Forget(op) => {
@@ -193,9 +204,29 @@ impl State {
                         }
                     }
                 }
-            } else {
+                continue;
+            }
+            if budget == 0 && !self.ready.has_receive() {
                 return n;
             }
+            let Some(Item { idx, serial, step }) = self.ready.pick() else {
+                return n;
+            };
+            n += 1;
+            budget = budget.saturating_sub(self.run_step(links, idx, serial, step));
+        }
+    }
+
+    /// A step waits for nothing but its turn.
+    pub(crate) fn release(&mut self, idx: usize, step: u32) {
+        let Some(op) = self.ops[idx].as_deref() else {
+            return;
+        };
+        let serial = op.serial;
+        let item = Item { idx, serial, step };
+        match op.program.steps[step as usize].action {
+            Action::Recv { .. } => self.ready.push_receive(item),
+            _ => self.ready.push(op.descriptor.priority, item),
         }
     }
 
@@ -206,22 +237,36 @@ impl State {
             .filter(|op| op.serial == serial)
     }
 
-    fn run_step(&mut self, links: &[Box<dyn Transport>], idx: usize, serial: u64, step: u32) {
+    /// Runs a step. Returns about how many bytes it has computed.
+    fn run_step(
+        &mut self,
+        links: &[Box<dyn Transport>],
+        idx: usize,
+        serial: u64,
+        step: u32,
+    ) -> u64 {
         let Some(op) = self.op(idx, serial) else {
-            return;
+            return 0;
         };
         let program = Arc::clone(&op.program);
         let (dir, peer, tag) = match &program.steps[step as usize].action {
             Action::Send { to, tag, .. } => (Dir::Send, *to, *tag),
             Action::Recv { from, tag, .. } => (Dir::Recv, *from, *tag),
+            _ if op.puts_off(step) => return 0,
             _ => {
-                return if op.compute(step) {
+                let cost = op.cost(step);
+                if op.compute(step) {
                     self.step_over(idx, step);
                 } else {
                     self.overflow(idx, serial);
-                };
+                }
+                return cost;
             }
         };
+        if op.without.contains(&peer) {
+            self.step_over(idx, step);
+            return 0;
+        }
         let world = op.world_rank(peer);
         let (dtype, bytes) = op.wire(step);
         let mut head = Head::room();
@@ -246,7 +291,8 @@ impl State {
             .map(|span| op.memory.lend(span));
         let Some(link) = self.route[world.idx()] else {
             let error = Error::internal(format!("no transport reaches world {world}"));
-            return self.later.push_back(Later::Fail(idx, serial, error));
+            self.later.push_back(Later::Fail(idx, serial, error));
+            return 0;
         };
         let transport = &links[link as usize];
         let posted = transport.post(Transfer {
@@ -269,6 +315,7 @@ impl State {
             }
             Err(e) => self.transfer_failed(idx, serial, world, e),
         }
+        0
     }
 
     pub(crate) fn overflow(&mut self, idx: usize, serial: u64) {
@@ -287,6 +334,9 @@ impl State {
         let Some(op) = self.op(idx, serial) else {
             return;
         };
+        if op.tolerant && matches!(e, TransportError::Down { .. }) {
+            return self.later.push_back(Later::Without(idx, serial, peer));
+        }
         let name = op.descriptor.name();
         let error = match &e {
             TransportError::Down {
@@ -318,6 +368,7 @@ impl State {
             op.suspect = Some(peer);
             let until = op.deadline.min(now.saturating_add(grace));
             op.status = Status::Asking { until };
+            self.rearm(idx);
         }
     }
 
@@ -347,6 +398,7 @@ impl State {
                 until: op.deadline.min(now.saturating_add(grace)),
             };
             let (id, descriptor) = (op.id, op.descriptor);
+            self.rearm(idx);
             if self.troubles.ask(id, now, grace) {
                 control_word(&mut self.later, Word::Query(id));
             }
@@ -366,14 +418,68 @@ impl State {
         if self.config.record {
             self.record.push(record(op, step));
         }
+        if matches!(program.steps[step as usize].action, Action::Recv { .. }) {
+            op.receives_left -= 1;
+        }
+        let put_off = op.due_averages();
+        let over = op.left == 0;
         for next in program.successors(step) {
-            op.waits[*next as usize] -= 1;
-            if op.waits[*next as usize] == 0 {
-                self.ready.push_back((idx, op.serial, *next));
+            if let Some(op) = self.ops[idx].as_deref_mut() {
+                op.waits[*next as usize] -= 1;
+                if op.waits[*next as usize] == 0 {
+                    self.release(idx, *next);
+                }
             }
         }
-        if op.left == 0 {
+        for step in put_off {
+            self.release(idx, step);
+        }
+        if over {
             self.complete(idx);
+        }
+    }
+
+    /// A tolerant operation goes on without a rank of the job: what is still to come from it or to go to it is ended.
+    fn do_without(&mut self, links: &[Box<dyn Transport>], idx: usize, serial: u64, world: Rank) {
+        let Some(op) = self.op(idx, serial).filter(|op| op.tolerant) else {
+            return;
+        };
+        let Some(rank) = op.group_rank(world).filter(|r| !op.without.contains(r)) else {
+            return;
+        };
+        let program = Arc::clone(&op.program);
+        let (mut open, mut posted) = (false, vec![]);
+        for (step, what) in program.steps.iter().enumerate() {
+            let (with, sent) = match what.action {
+                Action::Send { to, .. } => (to, true),
+                Action::Recv { from, .. } => (from, false),
+                _ => continue,
+            };
+            if with != rank || op.phase[step] == Phase::Over {
+                continue;
+            }
+            open = true;
+            let open_on = if sent { &mut op.denied } else { &mut op.absent };
+            let who = if sent { world } else { rank };
+            if !open_on.contains(&who) {
+                open_on.push(who);
+            }
+            if op.phase[step] == Phase::Posted {
+                posted.push((step as u32, op.xfers[step].take()));
+            }
+        }
+        if !open {
+            // It has given and taken all that it was to: nothing is missing.
+            return;
+        }
+        op.without.push(rank);
+        op.without.sort_unstable();
+        for (step, transfer) in posted {
+            if let Some((link, id)) = transfer {
+                links[link as usize].cancel(id);
+                self.xfers.remove(&(link, id));
+            }
+            self.step_over(idx, step);
         }
     }
 
@@ -394,7 +500,20 @@ impl State {
         if op.then.is_some() {
             return self.second_phase(*op);
         }
+        if !op.denied.is_empty() {
+            // Who comes late learns that nobody waits for it any more.
+            let down = &self.down;
+            let late = op.denied.iter().filter(|r| down[r.idx()].is_none());
+            let late: Vec<Rank> = late.copied().collect();
+            if !late.is_empty() {
+                let word = Word::Failed(op.id, late.clone(), Blame::Timeout(late));
+                control_word(&mut self.later, word);
+            }
+        }
+        let mut op = op;
+        op.clear_missing();
         let mut done = Done::default();
+        done.missing = op.without.clone();
         done.weight = op.total_weight();
         done.bytes_sent = op.bytes_sent;
         done.started = op.started;
@@ -456,7 +575,8 @@ impl State {
         for link in links {
             link.forget(op.id);
         }
-        self.take_early(&op.id);
+        let early = self.take_early(&op.id);
+        self.give_early(early);
         self.troubles.over(op.descriptor, false);
         let data = op.then.is_some().then(|| data_id(op.id));
         if let Some(id) = data {
@@ -500,19 +620,52 @@ impl State {
         self.settle(links, control);
     }
 
+    /// Ends an operation at the caller's wish; a void number is one that is over.
+    pub(crate) fn cancel(&mut self, idx: usize, serial: u64, reason: &str) {
+        if let Some(op) = self.op(idx, serial) {
+            let cause = Cause::Cancelled {
+                op: op.descriptor.name(),
+                by: op.group.rank,
+                reason: reason.to_owned(),
+                partly_written: op.touched,
+            };
+            self.later.push_back(Later::Fail(idx, serial, cause.into()));
+        }
+    }
+
     // ---- time -----------------------------------------------------------------------------
+
+    /// Sees to it that an operation is looked at when it next wants to be.
+    pub(crate) fn rearm(&mut self, idx: usize) {
+        let State {
+            ops, timers, by_id, ..
+        } = self;
+        let Some(op) = ops[idx].as_deref_mut() else {
+            return;
+        };
+        let at = op.due();
+        if op.alarm != Some(at) {
+            op.alarm = Some(at);
+            let serial = op.serial;
+            timers.set(Alarm { at, idx, serial }, by_id.len(), |a| rings(ops, a));
+        }
+    }
 
     /// Looks at the clock. Returns how many things were due.
     pub(crate) fn tick(&mut self) -> u64 {
         let now = self.now;
         let mut n = 0;
-        for idx in 0..self.ops.len() {
-            let Some(op) = self.ops[idx].as_deref_mut() else {
+        while let Some(alarm) = self.timers.due(now) {
+            if !rings(&self.ops, &alarm) {
+                continue;
+            }
+            n += 1;
+            let Some(op) = self.ops[alarm.idx].as_deref_mut() else {
                 continue;
             };
+            op.alarm = None;
             if op.warn_at.is_some_and(|t| t <= now) {
                 op.warn_at = None;
-                n += 1;
                 let awaited = op.awaited();
                 let world: Vec<Rank> = awaited.iter().map(|r| op.world_rank(*r)).collect();
                 let mut waiting_for = gaggle_core::name_ranks(&awaited);
@@ -523,40 +676,47 @@ impl State {
                 tracing::warn!(op = %op.descriptor.name(), %waiting_for, ?waited, "still waiting");
             }
             match op.status {
-                Status::Running if op.deadline <= now => {
-                    n += 1;
-                    op.status = Status::Asking {
-                        until: now.saturating_add(self.config.grace),
-                    };
-                    let (id, descriptor) = (op.id, op.descriptor);
-                    // The answers go to everybody, so one question serves all.
-                    if self.troubles.ask(id, now, self.config.grace) {
-                        control_word(&mut self.later, Word::Query(id));
-                    }
-                    self.describe(id, descriptor);
-                    self.try_verdict(idx, false);
-                }
+                Status::Running if op.deadline <= now => self.out_of_time(alarm.idx),
                 Status::Asking { until } if until <= now => {
-                    n += 1;
-                    self.try_verdict(idx, true);
+                    let until = now.saturating_add(self.config.grace);
+                    op.status = Status::Asking { until };
+                    self.try_verdict(alarm.idx, true);
                 }
                 _ => {}
             }
+            self.rearm(alarm.idx);
         }
         n
     }
 
+    /// The deadline has passed: a tolerant operation does without whoever is late; of any other, everybody is asked how far they are.
+    fn out_of_time(&mut self, idx: usize) {
+        let (now, grace) = (self.now, self.config.grace);
+        let Some(op) = self.ops[idx].as_deref_mut() else {
+            return;
+        };
+        let until = now.saturating_add(grace);
+        op.status = Status::Asking { until };
+        if op.tolerant {
+            for rank in op.open_peers() {
+                let late = Later::Without(idx, op.serial, op.world_rank(rank));
+                self.later.push_back(late);
+            }
+            return;
+        }
+        let (id, descriptor) = (op.id, op.descriptor);
+        // The answers go to everybody, so one question serves all.
+        if self.troubles.ask(id, now, grace) {
+            control_word(&mut self.later, Word::Query(id));
+        }
+        self.describe(id, descriptor);
+        self.try_verdict(idx, false);
+    }
+
     /// When to look at the clock next.
-    pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        let ops = self.ops.iter().flatten();
-        ops.map(|op| {
-            let due = match op.status {
-                Status::Running => op.deadline,
-                Status::Asking { until } => until,
-            };
-            op.warn_at.map_or(due, |w| w.min(due))
-        })
-        .min()
+    pub(crate) fn next_timeout(&mut self) -> Option<Duration> {
+        let State { ops, timers, .. } = self;
+        timers.next(|a| rings(ops, a))
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -566,4 +726,10 @@ impl State {
 
 pub(crate) fn control_word(later: &mut VecDeque<Later>, word: Word) {
     later.push_back(Later::Word(word));
+}
+
+/// Whether an alarm is still wanted.
+fn rings(ops: &[Option<Box<OpState>>], alarm: &Alarm) -> bool {
+    let op = ops.get(alarm.idx).and_then(Option::as_deref);
+    op.is_some_and(|op| op.serial == alarm.serial && op.alarm == Some(alarm.at))
 }

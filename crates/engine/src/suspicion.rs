@@ -48,6 +48,7 @@ impl State {
             // Even a dispute at the last moment leaves the others the time to answer.
             let until = deadline.max(self.now.saturating_add(self.config.grace));
             op.status = Status::Asking { until };
+            self.rearm(idx);
         }
         self.describe(id, descriptor);
         self.try_verdict(idx, false);
@@ -105,6 +106,20 @@ impl State {
                 }
                 .into()
             }
+            Blame::Cancelled(by, reason) => Cause::Cancelled {
+                op: name,
+                by: op.group_rank(*by).unwrap_or(*by),
+                reason: reason.clone(),
+                partly_written: op.touched,
+            }
+            .into(),
+            Blame::Panicked(by, what, panic) => Cause::Panicked {
+                op: name,
+                what: what.clone(),
+                by: op.group_rank(*by).unwrap_or(*by),
+                panic: panic.clone(),
+            }
+            .into(),
             Blame::Other(what) => Cause::Invalid {
                 op: name,
                 what: format!("failed on another rank: {what}"),
@@ -163,7 +178,9 @@ impl State {
                 // The transport ends what can no longer come.
                 (_, Down::Left) => false,
             };
-            if needs {
+            if needs && op.tolerant {
+                self.later.push_back(Later::Without(idx, op.serial, world));
+            } else if needs {
                 let error = self.gone_error(op, world, how);
                 self.later.push_back(Later::Fail(idx, op.serial, error));
             }
@@ -178,8 +195,12 @@ impl State {
             let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
                 return;
             };
-            let error = self.blame_error(op, &word.blame);
-            self.later.push_back(Later::Fail(idx, op.serial, error));
+            let later = if op.tolerant {
+                Later::Without(idx, op.serial, word.from)
+            } else {
+                Later::Fail(idx, op.serial, self.blame_error(op, &word.blame))
+            };
+            self.later.push_back(later);
         } else if !self.is_over(&id) {
             self.troubles.fail(id, word);
         } else if names(&word.blame, self.me)
@@ -252,7 +273,8 @@ impl State {
     /// Ranks of the job that this rank's operations wait for, or that it has just given up on: a hint for others, so a few are enough.
     fn held_up_by(&self) -> Vec<Rank> {
         const ENOUGH: usize = 16;
-        let running = self.ops.iter().flatten();
+        // Among thousands of operations the first few hundred tell as much.
+        let running = self.ops.iter().flatten().take(ENOUGH * ENOUGH);
         let mut ranks: Vec<Rank> = running
             .flat_map(|op| op.awaited().into_iter().map(|r| op.world_rank(r)))
             .chain(self.gave_up_on.iter().copied())

@@ -76,6 +76,16 @@ pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
                 .map(|(ranks, what)| (world(ranks), what.clone()));
             Some(Blame::Deviates(world(deviating), versions.collect()))
         }
+        Cause::Cancelled { by, reason, .. } => {
+            Some(Blame::Cancelled(op.world_rank(*by), reason.clone()))
+        }
+        Cause::Panicked {
+            by, what, panic, ..
+        } => Some(Blame::Panicked(
+            op.world_rank(*by),
+            what.clone(),
+            panic.clone(),
+        )),
         Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
         other => Some(Blame::Other(other.to_string())),
     }
