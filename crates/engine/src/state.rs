@@ -313,7 +313,13 @@ impl State {
                     self.xfers.insert((link, id), (idx, step));
                 }
             }
-            Err(e) => self.transfer_failed(idx, serial, world, e),
+            Err(e) => {
+                self.transfer_failed(idx, serial, world, e);
+                // Whoever goes on without the peer passes over the step.
+                if self.op(idx, serial).is_some_and(|op| op.tolerant) {
+                    self.release(idx, step);
+                }
+            }
         }
         0
     }

@@ -672,3 +672,153 @@ fn a_stopped_rank_is_named_even_by_those_who_only_wait_for_its_neighbours() {
         }
     }
 }
+
+#[test]
+fn what_is_urgent_is_computed_first() {
+    use gaggle_collectives::Action;
+    let mut settings = config();
+    settings.record = true;
+    settings.slice_bytes = 80;
+    let mut late = 0;
+    for seed in 0..10u64 {
+        let job = Job::new(2, seed, &settings);
+        let start = |rank: u32, lane, priority, n| {
+            let op = Op::new(Kind::AllReduce(Reduce::Sum))
+                .by(Algorithm::Direct)
+                .on(Lane(lane))
+                .urgent(priority);
+            let group = job.engines[rank as usize].group();
+            let io = Region::new(vec![1f64; n]);
+            (rank, group.communicator().start(op, io.into()))
+        };
+        let mut pending: Vec<_> = (0..2).map(|r| start(r, 0, 0, 800)).collect();
+        pending.extend((0..2).map(|r| start(r, 1, 5, 20)));
+        // Rank 0 sleeps until everything has come.
+        for _ in 0..2000 {
+            job.engines[1].progress();
+            if !job.net.step() {
+                break;
+            }
+        }
+        job.engines[0].take_record();
+        for (_, f) in job.collect(pending) {
+            assert!(f.result.is_ok(), "seed {seed}: {:?}", f.result);
+        }
+        // The folds that the arrivals have released at once.
+        let plan = |n| {
+            let call = gaggle_collectives::Call::AllReduce {
+                reduce: Reduce::Sum,
+                algorithm: Algorithm::Direct,
+            };
+            let mut request = gaggle_collectives::Request::new(call, Rank(0), 2, n);
+            request.slice = 10;
+            gaggle_collectives::plan(&request).unwrap()
+        };
+        let (large, small) = (plan(800), plan(20));
+        let folds: Vec<u32> = job.engines[0]
+            .take_record()
+            .iter()
+            .filter(|r| {
+                let plan = if r.op.lane == 0 { &large } else { &small };
+                matches!(plan.step(r.step).action, Action::Fold { .. })
+            })
+            .map(|r| r.op.lane)
+            .collect();
+        let urgent = folds.iter().position(|lane| *lane == 1).unwrap();
+        // One step of the aged may go before it.
+        assert!(
+            urgent <= 1,
+            "seed {seed}: {urgent} of {} folds",
+            folds.len()
+        );
+        late += folds.len() - urgent;
+    }
+    assert!(late > 100, "the test has nothing to overtake: {late}");
+}
+
+/// Rounds on a ring in which ranks die: everybody else ends every round, with an average of those who were there.
+#[test]
+fn tolerant_rounds_survive_every_crash() {
+    for seed in 0..200u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let world = rng.random_range(2..8u32);
+        let mut job = Job::new(world, seed, &config());
+        let n = *[1usize, 50, 300].choose_one(&mut rng);
+        let mut crashes: Vec<(Duration, u32)> = (0..rng.random_range(0..world))
+            .map(|_| {
+                let at = Duration::from_micros(rng.random_range(0..20_000));
+                (at, rng.random_range(0..world))
+            })
+            .collect();
+        crashes.sort_unstable();
+        const ROUNDS: u64 = 6;
+        let input = |r: u32, t: u64| f64::from(r * 100) + t as f64;
+        let mut round = vec![0u64; world as usize];
+        let mut pending: Vec<Option<Box<dyn Pending>>> = (0..world).map(|_| None).collect();
+        for events in 0.. {
+            assert!(events < 1_000_000, "seed {seed}: no end");
+            while let Some((_, rank)) = crashes.first().copied().filter(|c| c.0 <= job.now()) {
+                crashes.remove(0);
+                job.net.crash(Rank(rank));
+                job.still.insert(rank);
+            }
+            for rank in (0..world).filter(|r| !job.still.contains(r)) {
+                let r = rank as usize;
+                let stride = |t: u64| 1 + (t as u32 % (world - 1).max(1));
+                if pending[r].as_ref().is_some_and(|p| p.is_done()) {
+                    let f = pending[r].take().unwrap().wait();
+                    let t = round[r];
+                    round[r] += 1;
+                    let done = f
+                        .result
+                        .unwrap_or_else(|e| panic!("seed {seed}, {rank}: {e}"));
+                    let of = round_of(world, rank, stride(t));
+                    let mut want = input(rank, t);
+                    for (from, w) in &of.from {
+                        assert!(
+                            !done.missing.contains(from) || job.still.contains(&from.0),
+                            "seed {seed}: {from} lives and is missing"
+                        );
+                        if !done.missing.contains(from) {
+                            want += w * (input(from.0, t) - input(rank, t));
+                        }
+                    }
+                    // Who could not take this rank's value any more is named, too.
+                    let near = |m: &Rank| of.from.iter().chain(&of.to).any(|(r, _)| r == m);
+                    assert!(done.missing.iter().all(near), "seed {seed}");
+                    let x: Vec<f64> = f.io.unwrap().into_inner().unwrap();
+                    let given: Vec<_> = x.iter().filter(|x| **x != want).collect();
+                    let alone = x.iter().all(|x| *x == input(rank, t));
+                    // A neighbour to whom nothing could be sent any more may still have given its part.
+                    assert!(
+                        given.is_empty() || (alone && !done.missing.is_empty()),
+                        "seed {seed}: {rank}, round {t}: {x:?}, not {want}"
+                    );
+                }
+                if pending[r].is_none() && round[r] < ROUNDS {
+                    let t = round[r];
+                    let what = Kind::Mix {
+                        round: round_of(world, rank, stride(t)),
+                        t,
+                    };
+                    let op = Op::new(what).on_missing(gaggle_core::OnMissing::Tolerate);
+                    let group = job.engines[r].group();
+                    let io = Region::new(vec![input(rank, t); n]);
+                    pending[r] = Some(group.communicator().start(op, io.into()));
+                }
+            }
+            job.pump();
+            let over = |r: u32| job.still.contains(&r) || round[r as usize] == ROUNDS;
+            if (0..world).all(over) {
+                break;
+            }
+            let idle = |p: &Option<Box<dyn Pending>>| p.as_ref().is_none_or(|p| !p.is_done());
+            let next = crashes.first().map(|c| c.0);
+            let live = (0..world as usize).filter(|r| !job.still.contains(&(*r as u32)));
+            if !live.into_iter().all(|r| idle(&pending[r])) {
+                continue;
+            }
+            assert!(job.advance(next), "seed {seed}: nothing left to happen");
+        }
+    }
+}

@@ -1,4 +1,6 @@
 //! What the engine promises on every link.
 
 mod collectives;
+mod ending;
 mod faults;
+mod missing;
