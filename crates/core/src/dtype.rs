@@ -135,7 +135,7 @@ pub enum Codec {
     F16 = 2,
     /// In blocks of [`Codec::BLOCK`] elements: one f32 scale, then one byte per element (a little over a quarter of the bytes), error at most half a scale.
     ///
-    /// The scale is symmetric: the block's largest finite magnitude / 126, rounded up to 17 significant bits, so that coding what was decoded changes nothing.
+    /// The scale is symmetric: the block's largest finite magnitude / 126, rounded up to 17 significant bits (below 2⁻¹³³, where f32 has fewer, to a power of two), so that coding what was decoded changes nothing; values that this would carry beyond the largest f32 become that.
     /// Codes −126..=126 are multiples of the scale; −128 is NaN, −127 and 127 are the infinities.
     /// A block's bytes are 4 for the scale (little-endian), then the codes, padded with zeros to a multiple of 4 in the message's last block.
     Int8 = 3,

@@ -3,27 +3,27 @@
 //! # Safety
 //! On x86-64 the mode is in the register MXCSR, which the compiler takes to hold its default.
 //! A [`Mode`] puts the default there and puts back what was there before when it is dropped, also while a panic unwinds; the arithmetic in between is in functions that are not inlined into its scope.
-//! On other architectures the mode is the thread's.
+//! On other architectures, and under miri, the mode is the thread's.
 
 /// While it lives, this thread computes in the default mode.
 pub(crate) struct Mode {
     /// What was there before, where that was something else.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     before: Option<u32>,
 }
 
 /// Nearest even, no flushing to zero, no denormals as zeros, all exceptions masked, no flag raised.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const DEFAULT: u32 = 0x1f80;
 /// Flags of exceptions that have happened: they are the caller's and change nothing.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const FLAGS: u32 = 0x3f;
 
 impl Mode {
     /// Costs one read of the register where the caller's mode is the default.
     #[inline]
     pub(crate) fn enter() -> Mode {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             let there = read();
             let other = there & !FLAGS != DEFAULT;
@@ -34,7 +34,7 @@ impl Mode {
                 before: other.then_some(there),
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         Mode {}
     }
 }
@@ -42,14 +42,14 @@ impl Mode {
 impl Drop for Mode {
     #[inline]
     fn drop(&mut self) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(before) = self.before {
             write(before);
         }
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn read() -> u32 {
     let mut there = 0u32;
@@ -60,7 +60,7 @@ fn read() -> u32 {
     there
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn write(mode: u32) {
     // SAFETY: loads four bytes from a local of four bytes; the reserved bits are 0, because the value is the default or was read from the register.
@@ -69,7 +69,7 @@ fn write(mode: u32) {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
 mod tests {
     use super::*;
 

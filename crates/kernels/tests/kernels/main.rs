@@ -1,6 +1,10 @@
 //! Every kernel against a scalar reference that is written here, element by element, from the documented rules.
 #![allow(clippy::unwrap_used, reason = "slices of a known length become arrays")]
 
+mod coding;
+mod exact;
+mod instructions;
+
 use gaggle_core::{
     Codec, DType, Form, Reduce, Weight,
     raw::{bytes_of, bytes_of_mut},
