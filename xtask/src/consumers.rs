@@ -29,6 +29,7 @@ const CONSUMERS: &[Consumer] = consumers! {
     "gaggle-transport": "transport.rs",
     "gaggle-optim": "optim.rs",
     "gaggle-launch": "launch.rs",
+    "gaggle-trace": "trace.rs",
     "gaggle-engine": "engine.rs",
     "gaggle-ddp": "ddp.rs",
     "gaggle": "gaggle.rs",

@@ -30,6 +30,7 @@ mod completion;
 mod config;
 mod discover;
 mod drive;
+mod flight;
 mod op;
 mod pairs;
 mod program;
@@ -61,7 +62,8 @@ use gaggle_core::{
     Cause, Clock, Control, Error, Group, GroupInfo, Op, Pending, Rank, Region, Transport, Wake,
     descriptor::stable_hash,
 };
-use std::{thread::JoinHandle, time::Duration};
+use gaggle_trace::Recorder;
+use std::{path::PathBuf, thread::JoinHandle, time::Duration};
 
 /// Longest time that leaving takes, whatever the settings say.
 const MAX_LEAVE: Duration = Duration::from_secs(24 * 3600);
@@ -178,6 +180,21 @@ impl Engine {
         std::mem::take(&mut self.shared.state.lock().record)
     }
 
+    /// Has all operations from now on recorded. The recording is kept once one of them fails for good, or a peer is lost; otherwise it goes when the engine leaves. An earlier recorder is closed.
+    pub fn attach_recorder(&self, recorder: Recorder) {
+        self.shared.state.lock().flight.attach(recorder);
+    }
+
+    /// Where the operations are recorded, if they are.
+    pub fn recording(&self) -> Option<PathBuf> {
+        self.shared.state.lock().flight.path()
+    }
+
+    /// Something has gone wrong that the engine does not know of: the recording is kept, and one log line says where it is.
+    pub fn keep_recording(&self, why: &str) {
+        self.shared.state.lock().flight.keep(&why);
+    }
+
     /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part. Its numbers are checked, its meaning is not: see `gaggle_collectives::check`.
     pub fn start_plan(&self, plan: Plan, op: &Op, io: Region) -> Box<dyn Pending> {
         self.world.start_plan(plan, op, io.into())
@@ -218,6 +235,7 @@ impl Engine {
             link.leave(limit);
         }
         self.shared.control.leave();
+        self.shared.state.lock().flight.close();
     }
 }
 

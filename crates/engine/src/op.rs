@@ -14,6 +14,7 @@ use gaggle_core::{
     XferId,
 };
 use gaggle_kernels as kernels;
+use gaggle_trace::Ticket;
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -99,6 +100,8 @@ pub(crate) struct OpState {
     /// Whether the caller's buffer has been written.
     pub(crate) touched: bool,
     pub(crate) bytes_sent: u64,
+    /// Its place with the flight recorder.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) completion: Arc<Completion>,
 }
 
@@ -165,6 +168,7 @@ impl OpState {
             receives_left,
             touched: false,
             bytes_sent: 0,
+            ticket: None,
             completion: s.completion,
         }
     }

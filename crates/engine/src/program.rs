@@ -20,6 +20,8 @@ pub(crate) struct Program {
     /// `successors[starts[i]..starts[i + 1]]` wait for step `i`.
     starts: Vec<u32>,
     successors: Vec<u32>,
+    /// Bit r: something is to come from rank r of the group; 0 in groups of more than 64.
+    pub(crate) sources: u64,
 }
 
 impl Program {
@@ -64,6 +66,7 @@ impl Program {
                 next[*before as usize] += 1;
             }
         }
+        let sources = sources(&plan, &steps);
         let waits = steps.iter().map(|s| s.after.len() as u32).collect();
         let receives = |s: &&Step| matches!(s.action, Action::Recv { .. });
         let n_receives = steps.iter().filter(receives).count() as u32;
@@ -75,6 +78,7 @@ impl Program {
             n_receives,
             starts,
             successors,
+            sources,
         }
     }
 
@@ -98,6 +102,16 @@ impl Program {
         peers.dedup();
         peers
     }
+}
+
+fn sources(plan: &Plan, steps: &[Step]) -> u64 {
+    if plan.world > 64 {
+        return 0;
+    }
+    steps.iter().fold(0, |bits, step| match step.action {
+        Action::Recv { from, .. } => bits | 1 << from.0,
+        _ => bits,
+    })
 }
 
 /// What of a step lies out of range.

@@ -139,8 +139,13 @@ impl Sink for LinkSink<'_> {
             }
             return self.state.transfer_failed(idx, serial, world, e);
         }
-        if matches!(op.program.steps[step as usize].action, Action::Send { .. }) {
-            op.bytes_sent += op.wire(step).1;
+        match op.program.steps[step as usize].action {
+            Action::Send { .. } => op.bytes_sent += op.wire(step).1,
+            Action::Recv { from, .. } => {
+                let bytes = op.wire(step).1;
+                self.state.flight.arrived(op, from, bytes);
+            }
+            _ => {}
         }
         if op.settle(step) {
             self.state.step_over(idx, step);

@@ -66,6 +66,7 @@ impl State {
     /// Puts an operation that has its number and its memory into flight.
     pub(crate) fn enqueue(&mut self, mut op: Box<OpState>) {
         let (id, descriptor, serial) = (op.id, op.descriptor, op.serial);
+        op.ticket = self.flight.start(&op);
         let idx = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1

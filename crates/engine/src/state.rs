@@ -5,6 +5,7 @@
 use crate::{
     config::EngineConfig,
     discover::data_id,
+    flight::Flight,
     op::{OpState, Phase, Status},
     program::Programs,
     protocol::{Blame, Head, Word},
@@ -107,6 +108,7 @@ pub(crate) struct State {
     pub(crate) serial: u64,
     pub(crate) scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
+    pub(crate) flight: Flight,
     /// Set for good when this engine is of no use any more.
     pub(crate) closed: Option<Error>,
     /// What is to be done once the lock is let go.
@@ -162,6 +164,7 @@ impl State {
             serial: 0,
             scratch_pool: vec![],
             record: vec![],
+            flight: Flight::default(),
             closed: None,
             after: SmallVec::new(),
             completed: false,
@@ -501,6 +504,7 @@ impl State {
         let Some(op) = self.remove(idx) else {
             return;
         };
+        self.flight.done(&op);
         self.troubles.over(op.descriptor, true);
         self.gave_up_on.clear();
         if op.then.is_some() {
@@ -544,6 +548,9 @@ impl State {
     }
 
     pub(crate) fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
+        if let Err(error) = &result {
+            self.flight.failed(&op, error);
+        }
         let lane = (op.id.group, op.id.lane);
         let (mut io, mut input) = self.recycle(op.memory);
         if let Some(then) = op.then {
@@ -672,6 +679,7 @@ impl State {
             op.alarm = None;
             if op.warn_at.is_some_and(|t| t <= now) {
                 op.warn_at = None;
+                self.flight.waiting(op);
                 let awaited = op.awaited();
                 let world: Vec<Rank> = awaited.iter().map(|r| op.world_rank(*r)).collect();
                 let mut waiting_for = gaggle_core::name_ranks(&awaited);
@@ -701,6 +709,7 @@ impl State {
         let Some(op) = self.ops[idx].as_deref_mut() else {
             return;
         };
+        self.flight.waiting(op);
         let until = now.saturating_add(grace);
         op.status = Status::Asking { until };
         if op.tolerant {

@@ -168,6 +168,10 @@ impl State {
             return;
         }
         *slot = Some(how.clone());
+        if let Down::Lost(why) = how {
+            self.flight
+                .keep(&format_args!("lost world {world} ({why})"));
+        }
         for idx in 0..self.ops.len() {
             let Some(op) = self.ops[idx].as_deref() else {
                 continue;
