@@ -1,7 +1,9 @@
 //! Small trials of the seams, before anything is built on them: correct, untuned, and not part of the library.
 //!
 //! Each has a program in `examples/` whose first lines say how it is run, tests that run it where its library is present, and its verdict under "Spikes" in `ARCHITECTURE.md`:
-//! - [`shared`]: the fused step over memory that several processes have mapped.
+//! - [`shared`]: the fused step over memory that several processes have mapped;
+//! - [`device`]: a communicator over the memory of devices, which have streams of their own.
 
+pub mod device;
 #[cfg(target_os = "linux")]
 pub mod shared;

@@ -578,6 +578,10 @@ pub trait Pending: Send {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Finished>;
     /// Helps progress on this thread until done, at the latest at the deadline.
     fn wait(self: Box<Self>) -> Finished;
+    /// The memory, as soon as all that is left to do is a device's: it may be used by work that the backend puts behind [`Region::ready`], and an error that comes later is reported by the lane's next operation. On host memory this is `wait`.
+    fn enqueued(self: Box<Self>) -> Finished {
+        self.wait()
+    }
     /// Whether it is over. Moves nothing.
     fn is_done(&self) -> bool;
     /// A handle that ends it from any thread.
@@ -643,7 +647,7 @@ pub struct GroupInfo {
 pub trait Communicator: Send + Sync {
     /// Who takes part.
     fn info(&self) -> &GroupInfo;
-    /// Runs an operation on borrowed memory; returns when the memory is the caller's again.
+    /// Runs an operation on borrowed memory, wherever the backend can; returns when the memory is the caller's again. Device memory is ready when it comes here, and when the call returns.
     ///
     /// # Errors
     /// Any cause; the text says whether the buffer was touched.

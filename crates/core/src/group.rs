@@ -3,7 +3,7 @@
 use crate::{
     Borrowed, Cancel, Communicator, Counts, Done, Element, Error, Failed, Finished, Float, Form,
     Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round, Scope,
-    StableBuf, UserReduction, raw_scope,
+    StableBuf, UserReduction, ViewMut, raw_scope,
 };
 use std::{
     future::Future,
@@ -488,6 +488,22 @@ impl Group {
         )
     }
 
+    /// Any operation, with options, in place on a buffer that may lie elsewhere: registered memory, a device's.
+    ///
+    /// # Errors
+    /// See [`Cause`](crate::Cause); [`Cause::Unsupported`](crate::Cause::Unsupported) where the backend cannot reach it.
+    pub fn run_buf<B: StableBuf>(&self, op: &Op, x: &mut B) -> Result<Done, Error> {
+        if let Some(event) = x.ready().filter(|e| !e.is_done()) {
+            // A borrow carries no event: nothing is enqueued behind it, it is waited for.
+            let limit = op.timeout.unwrap_or(Duration::MAX);
+            if !event.wait(limit) {
+                let what = format!("the work before it on {} is not done in time", x.space());
+                return Err(Error::invalid(op.kind.op_kind().name(), what));
+            }
+        }
+        self.0.run(op, ViewMut::of(x).into())
+    }
+
     fn discover<T: Element>(&self, kind: Kind, x: &[T]) -> Result<(Vec<T>, Vec<u64>), Error> {
         let work = self.start_into(Op::new(kind), x.to_vec(), Vec::<T>::new());
         let (_, y, done) = work.wait().map_err(|f| f.error)?;
@@ -846,6 +862,18 @@ impl<B: StableBuf> Work<B> {
             buf: None,
         })?;
         Self::finish(pending.wait())
+    }
+
+    /// The memory as soon as all that is left to do is a device's; it says itself when it is ready ([`StableBuf::ready`]). On host memory this waits. A later error is reported by the lane's next operation.
+    ///
+    /// # Errors
+    /// See [`Cause`](crate::Cause).
+    pub fn enqueued(mut self) -> Result<B, Failed<B>> {
+        let pending = self.pending.take().ok_or_else(|| Failed {
+            error: Error::invalid("enqueued", "the operation was already polled to its end"),
+            buf: None,
+        })?;
+        Self::finish(pending.enqueued()).map(|(buf, _)| buf)
     }
 
     /// Whether it is over.

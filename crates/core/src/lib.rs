@@ -18,6 +18,7 @@ pub mod control;
 pub mod descriptor;
 pub mod dtype;
 pub mod error;
+pub mod event;
 pub mod group;
 pub mod optim;
 pub mod raw;
@@ -36,6 +37,7 @@ pub use control::{Control, ControlSink};
 pub use descriptor::{Class, Descriptor, ModeBits, MsgKey, OpId, OpKind};
 pub use dtype::{Bits, Bool, Codec, DType, Element, Float, Int};
 pub use error::{Cause, Error, Failed};
+pub use event::Event;
 pub use group::{FailedInto, Group, Recurring, Work, WorkInto};
 pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstable, With};
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
@@ -100,7 +102,7 @@ mod tests {
         fn _network(_: &dyn Transport, _: &mut dyn Sink, _: &mut dyn Inlet, _: &mut dyn Outlet) {}
         fn _control(_: &dyn Control, _: &mut dyn ControlSink, _: &dyn Store, _: &dyn Wake) {}
         fn _users(_: &dyn Communicator, _: &dyn Pending, _: &dyn Topology, _: &dyn Clock) {}
-        fn _more(_: &dyn Persistent, _: &dyn Cancel, _: &dyn Combine) {}
+        fn _more(_: &dyn Persistent, _: &dyn Cancel, _: &dyn Combine, _: &dyn Event) {}
         fn _optim(_: &dyn Rule<f32>, _: &dyn Mixer<f64>) {}
         fn send_sync<T: Send + Sync + ?Sized>() {}
         send_sync::<dyn Transport>();

@@ -5,8 +5,11 @@
 //! A [`ViewMut`] carries the borrow it was made from; a [`Region`] owns what its pointer points to; both hand out typed slices only of the element type they were made with.
 //! A [`Loan`] is the one promise that is not carried by a type: whoever makes one keeps the bytes alive and unchanged until the transport has given the transfer back.
 
-use crate::dtype::{DType, Element};
-use std::{any::Any, marker::PhantomData, ptr::NonNull};
+use crate::{
+    dtype::{DType, Element},
+    event::Event,
+};
+use std::{any::Any, fmt, marker::PhantomData, ptr::NonNull, sync::Arc};
 
 /// Where memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -22,10 +25,27 @@ pub enum Space {
     },
 }
 
+impl Space {
+    /// Whether this process's threads can read and write it.
+    pub const fn is_host(self) -> bool {
+        !matches!(self, Space::Cuda { .. })
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Space::Host => f.write_str("host"),
+            Space::Registered => f.write_str("registered"),
+            Space::Cuda { ordinal } => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
 /// Owned memory whose address does not change when it is moved.
 ///
 /// # Safety
-/// `ptr..ptr+len` stays valid, initialised and reached only through this value until it is dropped.
+/// `ptr..ptr+len` stays valid, initialised and reached only through this value until it is dropped; in the memory that `space` names, which stays the same. Device addresses are the device's: nobody but its backend uses them.
 pub unsafe trait StableBuf: Send + 'static {
     /// What it holds.
     type Elem: Element;
@@ -34,6 +54,15 @@ pub unsafe trait StableBuf: Send + 'static {
     /// Where it lies.
     fn space(&self) -> Space {
         Space::Host
+    }
+    /// What must have happened before the content is what it is meant to be: for device memory whose last kernel may still be running. A backend puts its own work behind it.
+    fn ready(&self) -> Option<Arc<dyn Event>> {
+        None
+    }
+    /// Says so: called where memory comes back that device work still writes to.
+    fn set_ready(&mut self, event: Arc<dyn Event>) {
+        // Host memory comes back only when nobody works on it.
+        let _ = event;
     }
 }
 
@@ -65,6 +94,8 @@ pub struct Region {
     len: usize,
     dtype: DType,
     space: Space,
+    /// Boxed, so that host memory, which has none, does not carry its size about.
+    ready: Option<Box<Arc<dyn Event>>>,
     owner: Box<dyn Any + Send>,
 }
 
@@ -76,12 +107,13 @@ impl Region {
     pub fn new<B: StableBuf>(buf: B) -> Self {
         let mut owner = Box::new(buf);
         let (ptr, len) = owner.parts();
-        let space = owner.space();
+        let (space, ready) = (owner.space(), owner.ready().map(Box::new));
         Region {
             ptr: ptr.cast(),
             len,
             dtype: B::Elem::DTYPE,
             space,
+            ready,
             owner,
         }
     }
@@ -131,29 +163,46 @@ impl Region {
 
     /// The elements, where they are host memory of type `T`.
     pub fn typed<T: Element>(&mut self) -> Option<&mut [T]> {
-        if T::DTYPE != self.dtype || matches!(self.space, Space::Cuda { .. }) {
+        if T::DTYPE != self.dtype || !self.space.is_host() {
             return None;
         }
         // SAFETY: `new` took pointer and length from a `StableBuf` of this element type, host memory, borrowed here through `&mut self`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.len) })
     }
 
+    /// What must have happened before the content is what it is meant to be; see [`StableBuf::ready`].
+    pub fn ready(&self) -> Option<&Arc<dyn Event>> {
+        self.ready.as_deref()
+    }
+
+    /// Says so; its owner is told when it gets the memory back.
+    pub fn set_ready(&mut self, event: Arc<dyn Event>) {
+        self.ready = Some(Box::new(event));
+    }
+
     /// The same memory as a view that ends with the borrow; `None` for device memory.
     pub fn view(&mut self) -> Option<ViewMut<'_>> {
-        if matches!(self.space, Space::Cuda { .. }) {
-            return None;
-        }
-        Some(ViewMut {
+        self.space.is_host().then(|| self.erased())
+    }
+
+    /// The same memory, wherever it lies, as a view that ends with the borrow.
+    pub fn erased(&mut self) -> ViewMut<'_> {
+        ViewMut {
             ptr: self.ptr,
             len: self.len,
             dtype: self.dtype,
+            space: self.space,
             _borrow: PhantomData,
-        })
+        }
     }
 
     /// What was put in, or `None` where the type is another one.
     pub fn into_inner<B: StableBuf>(self) -> Option<B> {
-        self.owner.downcast::<B>().ok().map(|b| *b)
+        let mut buf = self.owner.downcast::<B>().ok().map(|b| *b)?;
+        if let Some(event) = self.ready {
+            buf.set_ready(*event);
+        }
+        Some(buf)
     }
 }
 
@@ -163,6 +212,7 @@ pub struct ViewMut<'a> {
     ptr: NonNull<u8>,
     len: usize,
     dtype: DType,
+    space: Space,
     _borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -176,12 +226,30 @@ impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
             ptr: slice_ptr(s).cast(),
             len,
             dtype: T::DTYPE,
+            space: Space::Host,
             _borrow: PhantomData,
         }
     }
 }
 
 impl<'a> ViewMut<'a> {
+    /// A buffer, wherever it lies.
+    pub fn of<B: StableBuf>(buf: &'a mut B) -> ViewMut<'a> {
+        let (ptr, len) = buf.parts();
+        ViewMut {
+            ptr: ptr.cast(),
+            len,
+            dtype: B::Elem::DTYPE,
+            space: buf.space(),
+            _borrow: PhantomData,
+        }
+    }
+
+    /// Where it lies.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
     /// Length in elements.
     pub fn len(&self) -> usize {
         self.len
@@ -197,19 +265,23 @@ impl<'a> ViewMut<'a> {
         self.dtype
     }
 
-    /// The elements, where they are of type `T`.
+    /// The elements, where they are host memory of type `T`.
     pub fn typed<T: Element>(&mut self) -> Option<&mut [T]> {
-        if T::DTYPE != self.dtype {
+        if T::DTYPE != self.dtype || !self.space.is_host() {
             return None;
         }
-        // SAFETY: made from a `&mut [T]` of this type and length whose borrow `'a` outlives the borrow of `self`.
+        // SAFETY: host memory, made from a `&mut [T]` or a `StableBuf` of this type and length whose borrow `'a` outlives the borrow of `self`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.len) })
     }
 
-    /// The bytes.
-    pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: elements have no padding and every bit pattern is a value, so their memory may be seen as bytes; the borrow is that of `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len * self.dtype.size()) }
+    /// The bytes; `None` for device memory.
+    pub fn bytes(&mut self) -> Option<&mut [u8]> {
+        if !self.space.is_host() {
+            return None;
+        }
+        let bytes = self.len * self.dtype.size();
+        // SAFETY: host memory; elements have no padding and every bit pattern is a value, so their memory may be seen as bytes; the borrow is that of `self`.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), bytes) })
     }
 
     /// Address, for an engine that works on it until the call it was lent for returns.
@@ -224,6 +296,7 @@ pub struct View<'a> {
     ptr: NonNull<u8>,
     len: usize,
     dtype: DType,
+    space: Space,
     _borrow: PhantomData<&'a [u8]>,
 }
 
@@ -237,12 +310,30 @@ impl<'a, T: Element> From<&'a [T]> for View<'a> {
             ptr: NonNull::from(s).cast(),
             len: s.len(),
             dtype: T::DTYPE,
+            space: Space::Host,
+            _borrow: PhantomData,
+        }
+    }
+}
+
+impl<'a> From<ViewMut<'a>> for View<'a> {
+    fn from(v: ViewMut<'a>) -> Self {
+        View {
+            ptr: v.ptr,
+            len: v.len,
+            dtype: v.dtype,
+            space: v.space,
             _borrow: PhantomData,
         }
     }
 }
 
 impl View<'_> {
+    /// Where it lies.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
     /// Length in elements.
     pub fn len(&self) -> usize {
         self.len
@@ -258,10 +349,14 @@ impl View<'_> {
         self.dtype
     }
 
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: elements have no padding, so all their bytes are initialised; made from a slice of this length whose borrow outlives that of `self`.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len * self.dtype.size()) }
+    /// The bytes; `None` for device memory.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        if !self.space.is_host() {
+            return None;
+        }
+        let bytes = self.len * self.dtype.size();
+        // SAFETY: host memory; elements have no padding, so all their bytes are initialised; made from memory of this length whose borrow outlives that of `self`.
+        Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), bytes) })
     }
 
     /// Address, for an engine that reads there until the call it was lent for returns.
@@ -427,6 +522,59 @@ mod tests {
         assert!(v.typed::<f32>().is_none());
         v.typed::<i32>().unwrap()[0] = 7;
         assert_eq!(x[0], 7);
+    }
+
+    /// Three elements of a device.
+    struct OnDevice(Option<Arc<dyn Event>>);
+
+    // SAFETY: nobody dereferences an address of a device, and there is none behind this one.
+    unsafe impl StableBuf for OnDevice {
+        type Elem = f32;
+        fn parts(&mut self) -> (NonNull<f32>, usize) {
+            (NonNull::dangling(), 3)
+        }
+        fn space(&self) -> Space {
+            Space::Cuda { ordinal: 1 }
+        }
+        fn ready(&self) -> Option<Arc<dyn Event>> {
+            self.0.clone()
+        }
+        fn set_ready(&mut self, event: Arc<dyn Event>) {
+            self.0 = Some(event);
+        }
+    }
+
+    #[derive(Debug)]
+    struct Never;
+
+    impl Event for Never {
+        fn space(&self) -> Space {
+            Space::Cuda { ordinal: 1 }
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+        fn wait(&self, _limit: std::time::Duration) -> bool {
+            false
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn device_memory_is_never_shown_to_the_host() {
+        let mut x = OnDevice(None);
+        let mut view = ViewMut::of(&mut x);
+        assert!(view.typed::<f32>().is_none() && view.bytes().is_none());
+        assert!(View::from(view).bytes().is_none());
+        let mut r = Region::new(x);
+        assert!(r.typed::<f32>().is_none() && r.view().is_none() && r.ready().is_none());
+        assert_eq!((r.erased().len(), r.erased().space()), (3, r.space()));
+        // What it must wait for goes in and comes out with it.
+        r.set_ready(Arc::new(Never));
+        let x = r.into_inner::<OnDevice>().unwrap();
+        assert!(x.0.is_some() && Region::new(x).ready().is_some());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use crate::arguments::Shape;
 use gaggle_collectives::{Buf, Span};
-use gaggle_core::{Borrowed, DType, Error, Loan, Owned, Region};
+use gaggle_core::{Borrowed, Cause, DType, Error, Loan, Owned, Region, Space};
 use std::ptr::NonNull;
 
 /// What an operation works on.
@@ -37,7 +37,7 @@ impl OpMemory {
     pub(crate) fn owned(mut memory: Owned) -> Result<OpMemory, (Error, Owned)> {
         let (user, len, user_type) = match memory.io.view() {
             Some(mut view) => (view.as_ptr(), view.len(), view.dtype()),
-            None => return Err((no_device(), memory)),
+            None => return Err((no_device(memory.io.space()), memory)),
         };
         let (mut input, mut input_bytes) = (NonNull::dangling(), 0);
         if let Some(region) = &mut memory.input {
@@ -45,8 +45,10 @@ impl OpMemory {
                 Some(view) if view.dtype() != user_type => {
                     return Err((two_types(view.dtype(), user_type), memory));
                 }
-                Some(mut view) => (input, input_bytes) = (view.as_ptr(), view.bytes().len()),
-                None => return Err((no_device(), memory)),
+                Some(mut view) => {
+                    (input, input_bytes) = (view.as_ptr(), view.len() * user_type.size());
+                }
+                None => return Err((no_device(region.space()), memory)),
             }
         }
         Ok(OpMemory {
@@ -72,6 +74,10 @@ impl OpMemory {
     pub(crate) unsafe fn borrowed(memory: Borrowed<'_>) -> Result<OpMemory, Error> {
         let mut view = memory.io;
         let input = memory.input;
+        let spaces = [Some(view.space()), input.map(|v| v.space())];
+        if let Some(space) = spaces.into_iter().flatten().find(|s| !s.is_host()) {
+            return Err(no_device(space));
+        }
         if let Some(other) = input.map(|v| v.dtype()).filter(|d| *d != view.dtype()) {
             return Err(two_types(other, view.dtype()));
         }
@@ -85,7 +91,7 @@ impl OpMemory {
             scratch_bytes: 0,
             region: None,
             input: input.map_or(NonNull::dangling(), |v| v.as_ptr()),
-            input_bytes: input.map_or(0, |v| v.bytes().len()),
+            input_bytes: input.map_or(0, |v| v.len() * v.dtype().size()),
             input_region: None,
             has_input: input.is_some(),
         })
@@ -187,8 +193,12 @@ fn two_types(input: DType, output: DType) -> Error {
     Error::invalid("memory", format!("input of {input}, output of {output}"))
 }
 
-fn no_device() -> Error {
-    Error::invalid("start", "the engine works on host memory only")
+fn no_device(space: Space) -> Error {
+    Cause::Unsupported {
+        op: "start".into(),
+        what: format!("the engine works on host memory, and this is {space}"),
+    }
+    .into()
 }
 
 /// The memory beside a span that is being written.

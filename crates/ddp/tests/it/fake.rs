@@ -185,7 +185,7 @@ impl FakePending {
             done.bytes_sent = bytes.len() as u64;
             done.started = self.started;
             done.finished = self.hub.clock.now();
-            io.view().unwrap().bytes().copy_from_slice(&bytes);
+            io.view().unwrap().bytes().unwrap().copy_from_slice(&bytes);
             done
         });
         Finished {
@@ -238,17 +238,18 @@ impl Communicator for Fake {
         let mut io = memory.io;
         let dtype = io.dtype();
         if let Some(input) = memory.input {
+            let bytes = input.bytes().unwrap();
             let at = match op.kind {
-                Kind::AllGather(_) => self.info.rank.idx() * input.bytes().len(),
+                Kind::AllGather(_) => self.info.rank.idx() * bytes.len(),
                 _ => 0,
             };
-            io.bytes()[at..at + input.bytes().len()].copy_from_slice(input.bytes());
+            io.bytes().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        let id = self.enter(op, dtype, io.bytes());
+        let id = self.enter(op, dtype, io.bytes().unwrap());
         let (result, weight) = self
             .hub
             .wait(id, self.info.rank.0, op.kind.op_kind().name());
-        io.bytes().copy_from_slice(&result?);
+        io.bytes().unwrap().copy_from_slice(&result?);
         let mut done = Done::default();
         done.weight = weight;
         Ok(done)
@@ -262,7 +263,7 @@ impl Communicator for Fake {
         let mut io = memory.io;
         let dtype = io.dtype();
         let started = self.hub.clock.now();
-        let id = self.enter(&op, dtype, io.view().unwrap().bytes());
+        let id = self.enter(&op, dtype, io.view().unwrap().bytes().unwrap());
         Box::new(FakePending {
             hub: Arc::clone(&self.hub),
             id,
