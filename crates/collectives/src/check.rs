@@ -103,6 +103,11 @@ impl Promise {
         self
     }
 
+    /// What is promised about the order of the folds.
+    pub fn folds(&self) -> Folding {
+        self.folding
+    }
+
     /// One per rank, in rank order.
     pub fn requests(&self) -> &[Request] {
         &self.requests

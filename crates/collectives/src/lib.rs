@@ -69,4 +69,4 @@ pub use mutate::{Mutant, accepted_mutants, mutants};
 pub use plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };
-pub use planner::plan;
+pub use planner::{algorithms, plan};

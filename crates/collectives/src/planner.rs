@@ -126,8 +126,8 @@ fn copied_in(req: &Request) -> Result<Plan, PlanError> {
     Ok(inner.after_copy(Some((req.len, 0))))
 }
 
-/// By which algorithms an operation can be planned, in the order in which they are listed.
-pub(crate) fn available(kind: OpKind) -> &'static [Algorithm] {
+/// By which algorithms an operation can be planned, in the order in which errors list them.
+pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
     use Algorithm as A;
     match kind {
         OpKind::AllReduce => &[
@@ -170,7 +170,7 @@ fn check_numbers(req: &Request) -> Result<(), PlanError> {
     at_least(2, "radix", u64::from(req.radix), "at least 2")?;
     check_rank("rank", req.rank, req.world)?;
     let (kind, algorithm) = (req.call.kind(), req.call.algorithm());
-    let all = available(kind);
+    let all = algorithms(kind);
     if !all.contains(&algorithm) {
         return Err(PlanError::NoSuchAlgorithm {
             kind: kind.name(),

@@ -223,7 +223,7 @@ fn local(m: &mut Memory, plan: &Plan, action: Action) {
 mod tests {
     use super::*;
     use crate::parts::Parts;
-    use crate::planner::available;
+    use crate::planner::algorithms;
     use gaggle_core::{Algorithm, Counts, OpKind, Reduce};
 
     /// Rank r's element e.
@@ -329,7 +329,7 @@ mod tests {
         mut call: impl FnMut(Reduce, Algorithm) -> Vec<Call>,
         want: impl Fn(&Request, &dyn Fn(u64) -> Option<f64>) -> Vec<Option<f64>>,
     ) {
-        for &algorithm in available(kind) {
+        for &algorithm in algorithms(kind) {
             for reduce in [Reduce::Sum, Reduce::Mean] {
                 for call in call(reduce, algorithm) {
                     for world in WORLDS {
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn reduce_scatter_leaves_the_own_part() {
-        for &algorithm in available(OpKind::ReduceScatter) {
+        for &algorithm in algorithms(OpKind::ReduceScatter) {
             for world in WORLDS {
                 for (counts, len) in [
                     (Counts::Equal, 0),
@@ -498,7 +498,7 @@ mod tests {
     fn all_gather_brings_every_part() {
         moves(
             &|counts, _| {
-                available(OpKind::AllGather)
+                algorithms(OpKind::AllGather)
                     .iter()
                     .map(|&algorithm| Call::AllGather {
                         counts: counts.clone(),
@@ -518,7 +518,7 @@ mod tests {
     fn gather_brings_every_part_to_the_root() {
         moves(
             &|counts, world| {
-                let all = available(OpKind::Gather).iter();
+                let all = algorithms(OpKind::Gather).iter();
                 all.flat_map(|&algorithm| {
                     let counts = counts.clone();
                     [0, 2 % world, world - 1].map(move |root| Call::Gather {
@@ -545,7 +545,7 @@ mod tests {
     fn scatter_brings_everybody_its_part() {
         moves(
             &|counts, world| {
-                let all = available(OpKind::Scatter).iter();
+                let all = algorithms(OpKind::Scatter).iter();
                 all.flat_map(|&algorithm| {
                     let counts = counts.clone();
                     [0, 2 % world, world - 1].map(move |root| Call::Scatter {
@@ -570,7 +570,7 @@ mod tests {
 
     #[test]
     fn all_to_all_turns_rows_into_columns() {
-        for &algorithm in available(OpKind::AllToAll) {
+        for &algorithm in algorithms(OpKind::AllToAll) {
             for world in WORLDS {
                 for len in [0, 1, 5] {
                     let call = Call::AllToAll {
@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn broadcast_reaches_everybody() {
-        for &algorithm in available(OpKind::Broadcast) {
+        for &algorithm in algorithms(OpKind::Broadcast) {
             for world in WORLDS {
                 for root in [0, 2 % world, world - 1] {
                     for len in lengths(world) {

@@ -1,6 +1,7 @@
 //! Runs all ranks' plans together on symbolic values.
 
 use super::matching::{Event, Links};
+use super::outcome::Layout;
 use super::values::{RankSet, Stage, UNDEFINED, Value, Values};
 use super::{Fault, Promise, World, outcome};
 use crate::plan::{Action, Arrive, Buf, Call, Operand, Slot, Span};
@@ -116,6 +117,7 @@ struct Message {
 pub(super) struct Run<'a> {
     pub(super) world: &'a World<'a>,
     pub(super) promise: &'a Promise,
+    pub(super) layouts: Vec<Layout>,
     /// Ranks whose weight is not 0; all of them where there are no weights.
     pub(super) contributors: RankSet,
     pub(super) memory: Vec<Memory>,
@@ -125,6 +127,7 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(world: &'a World<'a>, promise: &'a Promise, contributors: RankSet) -> Self {
         let mut values = Values::new();
+        let layouts: Vec<Layout> = promise.requests.iter().map(outcome::layout).collect();
         let memory = |(rank, plan): (usize, &crate::plan::Plan)| {
             let cell = |value| Cell {
                 value,
@@ -133,7 +136,7 @@ impl<'a> Run<'a> {
             let request = &promise.requests[rank];
             let mut holding = |buf, len| -> Vec<Cell> {
                 (0..len)
-                    .map(|i| match outcome::contribution(request, buf, i) {
+                    .map(|i| match layouts[rank].contribution(request, buf, i) {
                         Some(elem) => cell(values.input(rank, elem)),
                         None => cell(UNDEFINED),
                     })
@@ -165,6 +168,7 @@ impl<'a> Run<'a> {
             promise,
             contributors,
             memory: world.plans.iter().enumerate().map(memory).collect(),
+            layouts,
             values,
         }
     }

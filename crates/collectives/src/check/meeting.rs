@@ -33,7 +33,9 @@ impl Run<'_> {
                     other: facts.elem,
                 });
             }
-            who = self.disjoint_sum(rank, idx, facts.elem, &who, &facts.who)?;
+            if !who.add(&facts.who) {
+                self.disjoint_sum(rank, idx, facts.elem, &who, &facts.who)?;
+            }
         }
         Ok(())
     }

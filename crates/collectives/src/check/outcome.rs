@@ -7,32 +7,43 @@ use super::{Fault, Folding, Where, World};
 use crate::plan::{Buf, Call, Request};
 use gaggle_core::{Codec, Counts, Rank, Reduce};
 
-/// How long each rank's part is; a list that is too short counts as zeros.
-fn parts(request: &Request, counts: &Counts, n: usize) -> Vec<u64> {
-    match counts {
-        Counts::Known(list) => {
-            let mut all = list.to_vec();
-            all.resize(n, 0);
-            all
-        }
-        Counts::Equal | Counts::Discover => vec![request.len; n],
-    }
-}
+/// Where the parts of a vector end.
+#[derive(Clone, Debug, Default)]
+struct Ends(Vec<u64>);
 
-/// Where part `idx` begins.
-fn start(parts: &[u64], idx: usize) -> u64 {
-    parts[..idx].iter().sum()
-}
-
-/// Which part element `at` is in, and where in it.
-fn part_of(parts: &[u64], mut at: u64) -> Option<(usize, u64)> {
-    for (idx, &len) in parts.iter().enumerate() {
-        if at < len {
-            return Some((idx, at));
-        }
-        at -= len;
+impl Ends {
+    /// A list that is too short counts as zeros.
+    fn of(request: &Request, counts: &Counts, n: usize) -> Ends {
+        let len = |idx: usize| match counts {
+            Counts::Known(list) => list.get(idx).copied().unwrap_or(0),
+            Counts::Equal | Counts::Discover => request.len,
+        };
+        let mut end = 0;
+        let ends = (0..n).map(|idx| {
+            end += len(idx);
+            end
+        });
+        Ends(ends.collect())
     }
-    None
+
+    fn all(&self) -> u64 {
+        self.0.last().copied().unwrap_or(0)
+    }
+
+    /// Where part `idx` begins.
+    fn start(&self, idx: usize) -> u64 {
+        idx.checked_sub(1).map_or(0, |before| self.0[before])
+    }
+
+    fn len(&self, idx: usize) -> u64 {
+        self.0[idx] - self.start(idx)
+    }
+
+    /// Which part element `at` is in, and where in it.
+    fn part_of(&self, at: u64) -> Option<(usize, u64)> {
+        let idx = self.0.partition_point(|&end| end <= at);
+        (idx < self.0.len()).then(|| (idx, at - self.start(idx)))
+    }
 }
 
 /// What a rank's buffers are for.
@@ -47,6 +58,10 @@ pub(super) struct Layout {
     gives: (u64, u64),
     /// Where in the buffer they are, in place.
     at: u64,
+    /// The parts of the vector; of an all-to-all, what comes from each.
+    parts: Ends,
+    /// Of an all-to-all, what goes to each.
+    sent: Ends,
 }
 
 /// The layout of what the request asks for.
@@ -59,6 +74,8 @@ pub(super) fn layout(request: &Request) -> Layout {
         optional: false,
         gives: (first, input),
         at,
+        parts: Ends::default(),
+        sent: Ends::default(),
     };
     match &request.call {
         Call::AllReduce { .. } | Call::Mix { .. } | Call::HierarchicalMix { .. } => {
@@ -75,46 +92,54 @@ pub(super) fn layout(request: &Request) -> Layout {
             ..of(len, len, 0, 0)
         },
         Call::Gather { root, counts, .. } => {
-            let parts = parts(request, counts, n);
-            let (own, first) = (parts[rank], start(&parts, rank));
-            match (root.idx() == rank, request.out_of_place) {
-                (true, _) => of(own, parts.iter().sum(), first, first),
+            let parts = Ends::of(request, counts, n);
+            let (own, first) = (parts.len(rank), parts.start(rank));
+            let of = match (root.idx() == rank, request.out_of_place) {
+                (true, _) => of(own, parts.all(), first, first),
                 (false, true) => of(own, 0, first, 0),
                 (false, false) => of(own, own, first, 0),
-            }
+            };
+            Layout { parts, ..of }
         }
         Call::Scatter { root, counts, .. } => {
-            let parts = parts(request, counts, n);
-            let all = parts.iter().sum();
-            match (root.idx() == rank, request.out_of_place) {
-                (true, true) => of(all, parts[rank], 0, 0),
-                (true, false) => of(all, all, 0, 0),
-                (false, _) => of(0, parts[rank], 0, 0),
-            }
+            let parts = Ends::of(request, counts, n);
+            let of = match (root.idx() == rank, request.out_of_place) {
+                (true, true) => of(parts.all(), parts.len(rank), 0, 0),
+                (true, false) => of(parts.all(), parts.all(), 0, 0),
+                (false, _) => of(0, parts.len(rank), 0, 0),
+            };
+            Layout { parts, ..of }
         }
         Call::AllGather { counts, .. } => {
-            let parts = parts(request, counts, n);
-            let first = start(&parts, rank);
-            of(parts[rank], parts.iter().sum(), first, first)
+            let parts = Ends::of(request, counts, n);
+            let first = parts.start(rank);
+            let of = of(parts.len(rank), parts.all(), first, first);
+            Layout { parts, ..of }
         }
         Call::ReduceScatter { counts, .. } => {
-            let parts = parts(request, counts, n);
-            let all = parts.iter().sum();
+            let parts = Ends::of(request, counts, n);
             let user = match request.out_of_place {
-                true => parts[rank],
-                false => all,
+                true => parts.len(rank),
+                false => parts.all(),
             };
-            of(all, user, 0, 0)
+            let of = of(parts.all(), user, 0, 0);
+            Layout { parts, ..of }
         }
         Call::AllToAll { send, recv, .. } => {
-            let sent = parts(request, send, n).iter().sum();
-            of(sent, parts(request, recv, n).iter().sum(), 0, 0)
+            let (sent, parts) = (Ends::of(request, send, n), Ends::of(request, recv, n));
+            let of = of(sent.all(), parts.all(), 0, 0);
+            Layout { parts, sent, ..of }
         }
         Call::Barrier => of(0, 0, 0, 0),
-        Call::NeighbourGather { from, counts, .. } => Layout {
-            input: len,
-            ..of(len, parts(request, counts, from.len()).iter().sum(), 0, 0)
-        },
+        Call::NeighbourGather { from, counts, .. } => {
+            let parts = Ends::of(request, counts, from.len());
+            let of = of(len, parts.all(), 0, 0);
+            Layout {
+                input: len,
+                parts,
+                ..of
+            }
+        }
         Call::Send { .. } => match request.out_of_place {
             true => of(len, 0, 0, 0),
             false => of(len, len, 0, 0),
@@ -123,17 +148,18 @@ pub(super) fn layout(request: &Request) -> Layout {
     }
 }
 
-/// Which element of the operation a rank's buffer holds at the start; `None` where its content is unspecified.
-pub(super) fn contribution(request: &Request, buf: Buf, at: u64) -> Option<u64> {
-    let layout = layout(request);
-    let (first, n) = layout.gives;
-    let within = match buf {
-        Buf::Input => at,
-        // Neighbours' gathering reads the input whatever else is said.
-        Buf::User if layout.input == 0 && !request.out_of_place => at.checked_sub(layout.at)?,
-        Buf::User | Buf::Scratch => return None,
-    };
-    (within < n).then_some(first + within)
+impl Layout {
+    /// Which element of the operation a rank's buffer holds at the start; `None` where its content is unspecified.
+    pub(super) fn contribution(&self, request: &Request, buf: Buf, at: u64) -> Option<u64> {
+        let (first, n) = self.gives;
+        let within = match buf {
+            Buf::Input => at,
+            // Neighbours' gathering reads the input whatever else is said.
+            Buf::User if self.input == 0 && !request.out_of_place => at.checked_sub(self.at)?,
+            Buf::User | Buf::Scratch => return None,
+        };
+        (within < n).then_some(first + within)
+    }
 }
 
 /// Whether weights matter.
@@ -247,10 +273,9 @@ impl Run<'_> {
         }
         let own = match &request.call {
             // What this rank folds itself goes through no codec.
-            Call::ReduceScatter { counts, .. } => {
-                let parts = parts(request, counts, n);
-                let first = start(&parts, rank);
-                first..first + parts[rank]
+            Call::ReduceScatter { .. } => {
+                let parts = &self.layouts[rank].parts;
+                parts.start(rank)..parts.start(rank) + parts.len(rank)
             }
             Call::AllReduce { .. } => 0..0,
             _ => return Ok(()),
@@ -269,60 +294,43 @@ impl Run<'_> {
 
     fn want(&self, rank: usize, elem: u64) -> Want {
         let request = &self.promise.requests[rank];
-        let n = self.world.plans.len();
+        let Layout { parts, .. } = &self.layouts[rank];
         let given = |owner: usize, elem| Want::Given { owner, elem };
         match &request.call {
             Call::AllReduce { .. } => Want::Combined(elem),
             Call::Reduce { root, .. } if root.idx() == rank => Want::Combined(elem),
             Call::Reduce { .. } | Call::Barrier | Call::Send { .. } => Want::AsBefore,
             Call::Broadcast { root, .. } => given(root.idx(), elem),
-            Call::Gather { root, counts, .. } => {
-                let parts = parts(request, counts, n);
-                match part_of(&parts, elem) {
-                    Some((owner, _)) if root.idx() == rank => given(owner, elem),
-                    _ => Want::AsBefore,
-                }
-            }
-            Call::Scatter { root, counts, .. } => {
-                if root.idx() == rank && !request.out_of_place {
-                    return Want::AsBefore;
-                }
-                let parts = parts(request, counts, n);
-                given(root.idx(), start(&parts, rank) + elem)
-            }
-            Call::AllGather { counts, .. } => match part_of(&parts(request, counts, n), elem) {
+            Call::Gather { root, .. } if root.idx() != rank => Want::AsBefore,
+            Call::Gather { .. } | Call::AllGather { .. } => match parts.part_of(elem) {
                 Some((owner, _)) => given(owner, elem),
                 None => Want::AsBefore,
             },
-            Call::ReduceScatter { counts, .. } => {
-                let parts = parts(request, counts, n);
-                let first = start(&parts, rank);
+            Call::Scatter { root, .. } => {
+                if root.idx() == rank && !request.out_of_place {
+                    return Want::AsBefore;
+                }
+                given(root.idx(), parts.start(rank) + elem)
+            }
+            Call::ReduceScatter { .. } => {
+                let first = parts.start(rank);
                 if request.out_of_place {
                     Want::Combined(first + elem)
-                } else if (first..first + parts[rank]).contains(&elem) {
+                } else if (first..first + parts.len(rank)).contains(&elem) {
                     Want::Combined(elem)
                 } else {
                     Want::AsBefore
                 }
             }
-            Call::AllToAll { recv, .. } => match part_of(&parts(request, recv, n), elem) {
-                Some((owner, at)) => {
-                    let theirs = &self.promise.requests[owner];
-                    let sent = match &theirs.call {
-                        Call::AllToAll { send, .. } => parts(theirs, send, n),
-                        _ => vec![0; n],
-                    };
-                    given(owner, start(&sent, rank) + at)
-                }
+            Call::AllToAll { .. } => match parts.part_of(elem) {
+                Some((owner, at)) => given(owner, self.layouts[owner].sent.start(rank) + at),
                 None => Want::AsBefore,
             },
             Call::Mix { .. } => Want::Mixed,
-            Call::NeighbourGather { from, counts, .. } => {
-                match part_of(&parts(request, counts, from.len()), elem) {
-                    Some((place, at)) => given(from[place].idx(), at),
-                    None => Want::AsBefore,
-                }
-            }
+            Call::NeighbourGather { from, .. } => match parts.part_of(elem) {
+                Some((place, at)) => given(from[place].idx(), at),
+                None => Want::AsBefore,
+            },
             Call::HierarchicalMix { .. } => Want::MixedByMachine,
             Call::Recv { from } => given(from.idx(), elem),
         }
@@ -337,7 +345,7 @@ impl Run<'_> {
             false => Err(self.wrong(rank, elem, what)),
         };
         match self.want(rank, elem) {
-            Want::AsBefore => match contribution(request, Buf::User, elem) {
+            Want::AsBefore => match self.layouts[rank].contribution(request, Buf::User, elem) {
                 Some(own) => {
                     let own = self.values.input(rank, own);
                     let what = "changed, though it should stay as it was";
@@ -357,7 +365,8 @@ impl Run<'_> {
                     return self.check_combined(rank, elem, of);
                 }
                 // Nobody contributes: unchanged, or a copy of the input.
-                if n > 1 && request.out_of_place && cell.writer.is_none() {
+                let nobody = self.contributors.is_empty();
+                if nobody && request.out_of_place && cell.writer.is_none() {
                     return Ok(());
                 }
                 let own = self.values.input(rank, of);

@@ -17,7 +17,10 @@ impl RankSet {
     }
 
     pub fn of(ranks: impl Iterator<Item = usize>) -> RankSet {
-        ranks.fold(RankSet::default(), |all, r| all.union(&RankSet::only(r)))
+        ranks.fold(RankSet::default(), |mut all, r| {
+            all.join(&RankSet::only(r));
+            all
+        })
     }
 
     fn word(&self, i: usize) -> u64 {
@@ -33,6 +36,24 @@ impl RankSet {
             words.pop();
         }
         RankSet(words)
+    }
+
+    /// Adds the other one's ranks; `false`, and nothing is added, where one is there already.
+    pub fn add(&mut self, other: &RankSet) -> bool {
+        if self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0) {
+            return false;
+        }
+        self.join(other);
+        true
+    }
+
+    fn join(&mut self, other: &RankSet) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            *a |= b;
+        }
     }
 
     pub fn union(&self, other: &RankSet) -> RankSet {
@@ -476,9 +497,10 @@ impl Values {
     }
 
     fn joined(&self, operands: &[Value], stage: Stage, into: Buf) -> Facts {
-        let who = operands
-            .iter()
-            .fold(RankSet::default(), |all, &o| all.union(&self.facts(o).who));
+        let mut who = RankSet::default();
+        for &operand in operands {
+            who.join(&self.facts(operand).who);
+        }
         Facts {
             stage,
             who,

@@ -3,6 +3,7 @@
 use super::model::Hosts;
 use super::{Question, Tables};
 use crate::check::Folding;
+use crate::planner::algorithms;
 use gaggle_core::{Algorithm, Codec, Mode, OpKind, Properties, Reduce};
 
 /// An algorithm that cannot carry an operation out as it was asked for. The caller's mistake; nothing has happened.
@@ -36,28 +37,9 @@ pub(super) struct Facts {
     pub(super) mapped: bool,
 }
 
-/// By which algorithms there are plans.
-fn offered(kind: OpKind) -> &'static [Algorithm] {
-    use Algorithm as A;
-    match kind {
-        OpKind::AllReduce => &[A::Ring, A::RecursiveDoubling, A::Direct],
-        OpKind::Broadcast => &[A::Binomial],
-        OpKind::AllGather => &[A::Ring, A::Direct],
-        OpKind::Reduce
-        | OpKind::Gather
-        | OpKind::Scatter
-        | OpKind::ReduceScatter
-        | OpKind::AllToAll
-        | OpKind::Message => &[A::Direct],
-        OpKind::Barrier => &[A::Dissemination],
-        OpKind::Mix | OpKind::NeighbourGather => &[A::Neighbour],
-        OpKind::HierarchicalMix => &[A::Hierarchical],
-    }
-}
-
 /// The algorithm that an error speaks of where nobody named one.
 pub(super) fn usual(kind: OpKind) -> Algorithm {
-    let all = offered(kind);
+    let all = algorithms(kind);
     match all.contains(&Algorithm::Direct) {
         true => Algorithm::Direct,
         false => all[0],
@@ -71,6 +53,7 @@ pub fn folding(kind: OpKind, algorithm: Algorithm) -> Folding {
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter,
             Algorithm::Direct | Algorithm::Fused,
         ) => Folding::AtOnce,
+        (OpKind::AllReduce, Algorithm::Binomial | Algorithm::Knomial) => Folding::InOrder,
         _ => Folding::Any,
     }
 }
@@ -136,7 +119,7 @@ pub(super) fn is_eligible(
     algorithm: Algorithm,
 ) -> Result<(), &'static str> {
     let kind = question.kind;
-    if !offered(kind).contains(&algorithm) {
+    if !algorithms(kind).contains(&algorithm) {
         return Err("has no plan");
     }
     if (algorithm.between_hosts().is_some()) && !facts.two_levels {

@@ -1,5 +1,6 @@
 //! Plans as the crate's users see them: proved, costed, printed, and broken on purpose.
 
+mod cases;
 mod costs;
 mod faults;
 mod feedback;

@@ -1,12 +1,26 @@
-//! Every planner, for 1 to 33 ranks, at all awkward lengths and slices.
+//! Every operation by every algorithm, for 1 to 33 ranks at all awkward lengths: in and out of place, in slices, from every sort of root, with counts, codecs and residuals, on hosts and graphs of all sorts.
+//!
+//! Of an operation's forms each world and length takes one by turns, so that every form comes up several times; `GAGGLE_EXHAUSTIVE=1` takes all of them.
 
-use crate::{all_reduce, plans, request};
-use gaggle_collectives::{Call, Promise, Request, check};
-use gaggle_core::{Algorithm, Codec, Counts, Form, Rank, Reduce};
+use crate::{cases, plans, request};
+use gaggle_collectives::{Call, Promise, Request, algorithms, check};
+use gaggle_core::{Algorithm, OpKind, Rank, Reduce};
 
-fn lengths(world: u32) -> Vec<u64> {
+fn is_exhaustive() -> bool {
+    std::env::var_os("GAGGLE_EXHAUSTIVE").is_some()
+}
+
+/// Of the whole vector, or of each part of one.
+fn lengths(kind: OpKind, world: u32) -> Vec<u64> {
     let p = u64::from(world);
-    let mut all = vec![0, 1, p - 1, p, p + 1, 37, 101];
+    let parts = !matches!(
+        kind,
+        OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast | OpKind::HierarchicalMix
+    );
+    let mut all = match parts && world > 8 {
+        true => vec![0, 1, 2, 3, 5],
+        false => vec![0, 1, p - 1, p, p + 1, 37],
+    };
     all.sort_unstable();
     all.dedup();
     all
@@ -18,159 +32,121 @@ fn prove(promise: &Promise) {
     }
 }
 
-/// Proves what the request asks for at all lengths and slices.
-fn prove_all(build: impl Fn(u32, u64) -> Request) {
+/// Proves what is asked for at all worlds and lengths; says how many plans were proved.
+fn prove_forms(kind: OpKind, algorithm: Algorithm) {
+    let mut n_proved = 0;
     for world in 1..=33 {
-        for len in lengths(world) {
-            for slice in [len.max(1), 7, 1] {
-                // One element per slice is the same for every length; the long ones only cost time.
-                if slice == 1 && len > 40 {
-                    continue;
+        let n = cases::n_cases(kind, algorithm, world);
+        for (i, len) in (0..).zip(lengths(kind, world)) {
+            // A turn of each length's own, with steps that meet every form.
+            let some = [cases::hash(&[world.into(), i, algorithm as u64]) % n];
+            let all: Vec<u64> = (0..n).collect();
+            let which = if is_exhaustive() { &all[..] } else { &some[..] };
+            for &which in which {
+                if let Some(promise) = cases::case(kind, algorithm, world, len, which) {
+                    prove(&promise);
+                    n_proved += 1;
                 }
-                prove(&Promise::of_all(&Request {
-                    slice,
-                    ..build(world, len)
-                }));
             }
         }
     }
+    assert!(n_proved > 30, "{kind:?} by {algorithm}: {n_proved} proved");
 }
 
-fn prove_all_reduce(algorithm: Algorithm, reduce: Reduce, widen: bool) {
-    prove_all(|world, len| Request {
-        widen,
-        ..all_reduce(reduce, algorithm, world, len)
-    });
-}
-
-#[test]
-fn ring_sums() {
-    prove_all_reduce(Algorithm::Ring, Reduce::Sum, false);
-}
-
-#[test]
-fn ring_sums_in_a_wider_type() {
-    prove_all_reduce(Algorithm::Ring, Reduce::Sum, true);
-}
-
-#[test]
-fn ring_averages() {
-    prove_all_reduce(Algorithm::Ring, Reduce::Mean, false);
-}
-
-#[test]
-fn ring_averages_in_a_wider_type() {
-    prove_all_reduce(Algorithm::Ring, Reduce::Mean, true);
-}
-
-#[test]
-fn recursive_doubling_sums() {
-    prove_all_reduce(Algorithm::RecursiveDoubling, Reduce::Sum, false);
-}
-
-#[test]
-fn recursive_doubling_sums_in_a_wider_type() {
-    prove_all_reduce(Algorithm::RecursiveDoubling, Reduce::Sum, true);
-}
-
-#[test]
-fn recursive_doubling_averages() {
-    prove_all_reduce(Algorithm::RecursiveDoubling, Reduce::Mean, false);
-}
-
-#[test]
-fn recursive_doubling_averages_in_a_wider_type() {
-    prove_all_reduce(Algorithm::RecursiveDoubling, Reduce::Mean, true);
-}
-
-#[test]
-fn direct_sums() {
-    prove_all_reduce(Algorithm::Direct, Reduce::Sum, false);
-}
-
-#[test]
-fn direct_averages() {
-    prove_all_reduce(Algorithm::Direct, Reduce::Mean, false);
-}
-
-#[test]
-fn direct_reduces_16_bit_floats() {
-    prove_all_reduce(Algorithm::Direct, Reduce::Sum, true);
-    prove_all_reduce(Algorithm::Direct, Reduce::Mean, true);
-}
-
-#[test]
-fn direct_reduces_through_bf16() {
-    for reduce in [Reduce::Sum, Reduce::Mean] {
-        prove_all(|world, len| Request {
-            codec: Codec::Bf16,
-            ..all_reduce(reduce, Algorithm::Direct, world, len)
-        });
+fn prove_kind(kind: OpKind, which: impl Fn(Algorithm) -> bool) {
+    for &algorithm in algorithms(kind).iter().filter(|a| which(**a)) {
+        prove_forms(kind, algorithm);
     }
 }
 
+macro_rules! proofs {
+    ($($name:ident: $kind:ident $which:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            prove_kind(OpKind::$kind, $which);
+        }
+    )*};
+}
+
+proofs! {
+    all_reduce_by_ring: AllReduce |a| a == Algorithm::Ring;
+    all_reduce_by_recursive_doubling: AllReduce |a| a == Algorithm::RecursiveDoubling;
+    all_reduce_by_direct: AllReduce |a| a == Algorithm::Direct;
+    all_reduce_by_halving_doubling: AllReduce |a| a == Algorithm::HalvingDoubling;
+    all_reduce_by_trees: AllReduce |a| matches!(a, Algorithm::Binomial | Algorithm::Knomial);
+    all_reduce_by_double_tree: AllReduce |a| a == Algorithm::DoubleTree;
+    all_reduce_fused: AllReduce |a| a == Algorithm::Fused;
+    all_reduce_in_two_levels: AllReduce |a| a.between_hosts().is_some();
+    reduce: Reduce |_| true;
+    broadcast: Broadcast |_| true;
+    gather: Gather |_| true;
+    scatter: Scatter |_| true;
+    all_gather: AllGather |_| true;
+    reduce_scatter: ReduceScatter |_| true;
+    all_to_all: AllToAll |_| true;
+    barrier: Barrier |_| true;
+    mix: Mix |_| true;
+    neighbour_gather: NeighbourGather |_| true;
+    message: Message |_| true;
+}
+
+/// All reductions make the same plans, means apart.
 #[test]
-fn min_max_and_prod_are_planned_like_sums() {
-    for reduce in [Reduce::Min, Reduce::Max, Reduce::Prod] {
-        for algorithm in [
-            Algorithm::Ring,
-            Algorithm::RecursiveDoubling,
-            Algorithm::Direct,
-        ] {
+fn reductions_are_planned_like_sums() {
+    for reduce in Reduce::ALL {
+        for (kind, algorithm) in cases::all().filter(|(kind, _)| kind.reduces()) {
             for world in [1, 2, 3, 5, 7, 8] {
-                prove(&Promise::of_all(&all_reduce(reduce, algorithm, world, 37)));
+                let Some(promise) = cases::case(kind, algorithm, world, 11, 0) else {
+                    continue;
+                };
+                let requests: Vec<Request> = promise
+                    .requests()
+                    .iter()
+                    .map(|r| Request {
+                        call: with_reduce(&r.call, reduce),
+                        ..r.clone()
+                    })
+                    .collect();
+                prove(&Promise::of(&requests));
             }
         }
     }
 }
 
-#[test]
-fn broadcast_reaches_everybody_from_any_root() {
-    for root in [0, 1, 2, 4, 6, 15, 16, 31] {
-        prove_all(|world, len| {
-            let root = Rank(root % world);
-            request(
-                Call::Broadcast {
-                    root,
-                    algorithm: Algorithm::Binomial,
-                },
-                world,
-                len,
-            )
-        });
+fn with_reduce(call: &Call, to: Reduce) -> Call {
+    let mut call = call.clone();
+    if let Call::AllReduce { reduce, .. }
+    | Call::Reduce { reduce, .. }
+    | Call::ReduceScatter { reduce, .. } = &mut call
+    {
+        *reduce = to;
     }
-    for world in 1..=33 {
-        for root in (0..world).map(Rank) {
-            prove(&Promise::of_all(&request(
-                Call::Broadcast {
-                    root,
-                    algorithm: Algorithm::Binomial,
-                },
-                world,
-                3,
-            )));
+    call
+}
+
+fn with_root(promise: &Promise, to: Rank) -> Promise {
+    let mut requests = promise.requests().to_vec();
+    for request in &mut requests {
+        if let Call::Broadcast { root, .. }
+        | Call::Reduce { root, .. }
+        | Call::Gather { root, .. }
+        | Call::Scatter { root, .. } = &mut request.call
+        {
+            *root = to;
         }
     }
+    Promise::of(&requests).folding(promise.folds())
 }
 
 #[test]
-fn all_gather_brings_every_part() {
-    for algorithm in [Algorithm::Ring, Algorithm::Direct] {
-        for world in 1..=33 {
-            for len in [0, 1, 2, 7, 11] {
-                for slice in [len.max(1), 7, 1] {
-                    prove(&Promise::of_all(&Request {
-                        slice,
-                        ..request(
-                            Call::AllGather {
-                                counts: Counts::Equal,
-                                algorithm,
-                            },
-                            world,
-                            len,
-                        )
-                    }));
-                }
+fn any_rank_may_be_the_root() {
+    for (kind, algorithm) in cases::all().filter(|(kind, _)| kind.is_rooted()) {
+        for world in [1, 2, 3, 5, 8, 13, 16, 33] {
+            let Some(promise) = cases::case(kind, algorithm, world, 3, 0) else {
+                continue;
+            };
+            for to in (0..world).map(Rank) {
+                prove(&with_root(&promise, to));
             }
         }
     }
@@ -183,53 +159,46 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     }
 }
 
-/// Ring, star and one-peer neighbours; both forms; with and without sender's factors and codec.
+/// What plans say of the order of their folds is all they keep: where the table says less than is true, it is to be made better.
 #[test]
-fn neighbours_average() {
-    let rank = |r: u32, by: u32, n: u32| Rank((r + by) % n);
-    type Neighbours = fn(u32, u32) -> (Vec<u32>, Vec<u32>);
-    let graphs: [Neighbours; 3] = [
-        |r, n| match (n, r) {
-            (1, _) => (vec![], vec![]),
-            (2, _) => (vec![1], vec![1]),
-            _ => (vec![n - 1, 1], vec![1, n - 1]),
-        },
-        |_, n| {
-            if n == 1 {
-                (vec![], vec![])
-            } else {
-                (vec![n / 2], vec![n - n / 2])
-            }
-        },
-        |r, n| {
-            if r == 0 {
-                ((1..n).collect(), vec![])
-            } else {
-                (vec![], vec![n - r])
-            }
-        },
-    ];
-    for graph in graphs {
-        for world in 1..=33 {
-            for (i, len) in lengths(world).into_iter().enumerate() {
-                let requests: Vec<Request> = (0..world)
-                    .map(|r| {
-                        let (from, to) = graph(r, world);
-                        let call = Call::Mix {
-                            from: from.iter().map(|&by| rank(r, by, world)).collect(),
-                            to: to.iter().map(|&by| rank(r, by, world)).collect(),
-                            scaled: i % 2 == 0,
-                            form: if i % 3 == 0 { Form::Sum } else { Form::Delta },
-                        };
-                        Request {
-                            rank: Rank(r),
-                            slice: [len.max(1), 7][i % 2],
-                            codec: [Codec::None, Codec::Bf16][i / 2 % 2],
-                            ..request(call, world, len)
-                        }
-                    })
-                    .collect();
-                prove(&Promise::of(&requests));
+fn the_table_of_foldings_says_what_holds() {
+    use gaggle_collectives::{Folding, select};
+    let mut wrong = Vec::new();
+    for (kind, algorithm) in cases::all().filter(|(kind, _)| kind.reduces()) {
+        // In two levels the order depends on the hosts.
+        if algorithm.between_hosts().is_some() {
+            continue;
+        }
+        let keeps = |folding| {
+            (2..=17).all(|world| {
+                let case = cases::case(kind, algorithm, world, 2 * u64::from(world), 0);
+                let promise = case
+                    .expect("the first form is a plain one")
+                    .folding(folding);
+                let kept = |promise: &Promise| check(&plans(promise), promise).is_ok();
+                kept(&promise) && kept(&with_root(&promise, Rank(world / 2)))
+            })
+        };
+        let want = match (keeps(Folding::AtOnce), keeps(Folding::InOrder)) {
+            (true, _) => Folding::AtOnce,
+            (false, true) => Folding::InOrder,
+            (false, false) => Folding::Any,
+        };
+        if select::folding(kind, algorithm) != want {
+            wrong.push(format!("{kind:?} by {algorithm}: {want:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn larger_worlds_are_proved_too() {
+    for (kind, algorithm) in cases::all() {
+        for world in [64, 67] {
+            if (is_exhaustive() || kind == OpKind::AllReduce)
+                && let Some(promise) = cases::case(kind, algorithm, world, 3, 0)
+            {
+                prove(&promise);
             }
         }
     }
