@@ -122,7 +122,7 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
             if codec.wire_type(T::DTYPE).is_none() || !T::DTYPE.is_float() {
                 continue;
             }
-            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded(codec);
+            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded_always(codec);
             let mut x: Vec<T> = values(me, len);
             group.run(&op, &mut x)?;
             h.take(&x, true);
@@ -146,7 +146,10 @@ fn mixes<T: Number>(
         for _ in 0..3 {
             let mut round = Round::default();
             graph.round(group.rank(), *t, &mut round);
-            group.run(&Op::new(Kind::Mix { round, t: *t }).coded(codec), &mut x)?;
+            group.run(
+                &Op::new(Kind::Mix { round, t: *t }).coded_always(codec),
+                &mut x,
+            )?;
             *t += 1;
         }
         h.take(&x, false);
@@ -240,7 +243,7 @@ fn counted_type<T: Number>(
             for codec in codecs().filter(|c| *c == Codec::None || algorithm == Algorithm::Direct) {
                 let op = Op::new(Kind::AllReduce(Reduce::Mean))
                     .by(algorithm)
-                    .coded(codec);
+                    .coded_always(codec);
                 let call = Call::AllReduce {
                     reduce: Reduce::Mean,
                     algorithm,
@@ -262,7 +265,7 @@ fn counted_type<T: Number>(
                         scaled: round.to.iter().any(|(_, w)| *w != 1.0),
                         form: round.form,
                     };
-                    let op = Op::new(Kind::Mix { round, t: *t }).coded(codec);
+                    let op = Op::new(Kind::Mix { round, t: *t }).coded_always(codec);
                     counted::<T>(group, &op, call, len, sum)?;
                     *t += 1;
                 }

@@ -115,7 +115,7 @@ impl<T: Float> CommHook<T> for Bf16Mean {
         // Only owner-computes plans round once instead of at every hop.
         let op = bucket
             .op(Kind::AllReduce(Reduce::Mean))
-            .coded(Codec::Bf16)
+            .coded_always(Codec::Bf16)
             .by(Algorithm::Direct);
         Box::pin(run(group, op, bucket))
     }

@@ -160,7 +160,7 @@ impl<T: Float> NeighbourMixer<T> {
             .ok_or_else(|| {
                 Error::invalid("mixer", format!("slot {} has no lane", exchange.slot))
             })?;
-        let mut op = Op::new(kind).on(Lane(lane)).coded(exchange.codec);
+        let mut op = Op::new(kind).on(Lane(lane)).coded_always(exchange.codec);
         if exchange.with == With::Everyone && exchange.codec != Codec::None {
             op = op.by(Algorithm::Direct);
         }

@@ -16,7 +16,7 @@ use gaggle::{
 /// # Errors
 /// The group has no plan for it.
 pub fn all_reduce(group: &Group, elems: usize, wire: Wire) -> Result<f64, DemoError> {
-    let mut op = Op::new(Kind::AllReduce(Reduce::Mean)).coded(wire.codec());
+    let mut op = Op::new(Kind::AllReduce(Reduce::Mean)).coded_always(wire.codec());
     if wire == Wire::Bf16 {
         op = op.by(Algorithm::Direct);
     }

@@ -8,7 +8,7 @@ use crate::{
     op::{OpStart, group_rank},
     program::Program,
     raw_memory::OpMemory,
-    select::{Choice, Identity, choose, hosts_of},
+    select::{Choice, Identity, choose, explain, hosts_of},
     sync::Arc,
 };
 use gaggle_collectives::{Plan, PlanError};
@@ -168,6 +168,15 @@ impl EngineComm {
         pending
     }
 
+    /// The memory of a call on `len` elements per rank.
+    fn shape(&self, op: &Op, dtype: DType, len: usize) -> Result<Shape, Error> {
+        let (me, world) = (self.info.rank, self.info.world_ranks.len() as u32);
+        Shape::of_len(&op.kind, dtype, len as u64, me, world).ok_or_else(|| {
+            let what = format!("{len} elements of {world} ranks cannot be counted in 64 bits");
+            Error::invalid(op.kind.op_kind().name(), what)
+        })
+    }
+
     fn pending(&self, completion: &Arc<Completion>, op: &Op) -> Box<dyn Pending> {
         Box::new(EnginePending {
             shared: Arc::clone(&self.shared),
@@ -309,7 +318,11 @@ impl Communicator for EngineComm {
     }
 
     fn explain(&self, op: &Op, dtype: DType, len: usize) -> Result<String, Error> {
-        Ok(self.describe(op, dtype, len)?.to_string())
+        let shape = self.shape(op, dtype, len)?;
+        let (choice, _) = self.prepare(op, &shape)?;
+        let config = self.shared.state.lock().config.clone();
+        let why = explain(op, &self.info, self.hosts.as_ref(), &shape, &config)?;
+        Ok(format!("{} by {why}", choice.kind.name()))
     }
 
     fn feedback(&self, _tensor: u64) -> Option<Vec<f32>> {
@@ -341,11 +354,7 @@ impl Communicator for EngineComm {
     }
 
     fn describe(&self, op: &Op, dtype: DType, len: usize) -> Result<Descriptor, Error> {
-        let (me, world) = (self.info.rank, self.info.world_ranks.len() as u32);
-        let shape = Shape::of_len(&op.kind, dtype, len as u64, me, world).ok_or_else(|| {
-            let what = format!("{len} elements of {world} ranks cannot be counted in 64 bits");
-            Error::invalid(op.kind.op_kind().name(), what)
-        })?;
+        let shape = self.shape(op, dtype, len)?;
         let (choice, _) = self.prepare(op, &shape)?;
         let (group, lane) = choice.identity.stream(self.info.id, op.lane.0);
         let id = OpId {

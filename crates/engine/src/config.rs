@@ -1,5 +1,9 @@
 //! What an engine is told when it is made.
 
+use gaggle_collectives::{
+    Request,
+    select::{Overrides, Tables},
+};
 use std::{sync::Arc, time::Duration};
 
 /// Settings of an [`Engine`](crate::Engine); equal on every rank where the text says so.
@@ -16,10 +20,10 @@ pub struct EngineConfig {
     pub progress_thread: bool,
     /// Longest message in bytes; equal on every rank.
     pub slice_bytes: u64,
-    /// Up to which buffer size in bytes an all-reduce exchanges whole vectors (recursive doubling); equal on every rank.
-    pub small_bytes: u64,
-    /// Up to which world size larger buffers go directly instead of around a ring; equal on every rank.
-    pub direct_world: u32,
+    /// What the cost model goes by when it chooses a plan; equal on every rank. `None`: usual links, of one host where [`hosts`](EngineConfig::hosts) says that there is only one, otherwise of a network. Their `slice_bytes` is replaced by the one above.
+    pub tables: Option<Tables>,
+    /// Which algorithms are taken whatever the model says; equal on every rank.
+    pub overrides: Overrides,
     /// Children per inner node of a k-nomial tree, plus 1; at least 2; equal on every rank.
     pub radix: u32,
     /// The host of each rank of the job, as any number: what two-level plans go by; equal on every rank. `None`: each on a host of its own.
@@ -37,10 +41,10 @@ impl Default for EngineConfig {
             warn_after: Duration::from_secs(10),
             grace: Duration::from_millis(500),
             progress_thread: true,
-            slice_bytes: 256 * 1024,
-            small_bytes: 8 * 1024,
-            direct_world: 16,
-            radix: gaggle_collectives::Request::RADIX,
+            slice_bytes: Tables::SLICE_BYTES,
+            tables: None,
+            overrides: Overrides::default(),
+            radix: Request::RADIX,
             hosts: None,
             record: false,
             leave_limit: Duration::from_secs(2),
@@ -49,6 +53,20 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// What the cost model goes by.
+    pub(crate) fn model(&self) -> Tables {
+        let one_host = |hosts: &Arc<[u32]>| hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        let usual = if self.hosts.as_ref().is_some_and(one_host) {
+            Tables::one_host()
+        } else {
+            Tables::network()
+        };
+        Tables {
+            slice_bytes: self.slice_bytes,
+            ..self.tables.unwrap_or(usual)
+        }
+    }
+
     /// The same with another deadline; the log line comes after a third of it, if that is sooner.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -6,7 +6,10 @@ use crate::{
     op::MixWeights,
     pairs::Pairs,
 };
-use gaggle_collectives::{Call, Request};
+use gaggle_collectives::{
+    Call, Request,
+    select::{Question, Selection},
+};
 use gaggle_core::{
     Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, Form, GroupInfo, Kind,
     ModeBits, Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
@@ -115,11 +118,10 @@ impl Choice {
 fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u64 {
     let numbers = |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|h| h.to_le_bytes()).collect() };
     let settings = [
-        config.slice_bytes,
-        config.small_bytes,
-        u64::from(config.direct_world),
+        config.model().hash(),
+        config.overrides.hash(),
         u64::from(config.radix),
-        u64::from(op.codec_forced),
+        u64::from(op.codec_forced && op.codec != Codec::None),
     ];
     let settings: Vec<u8> = settings.iter().flat_map(|n| n.to_le_bytes()).collect();
     let hosts = hosts.map_or_else(Vec::new, |h| numbers(h));
@@ -190,45 +192,30 @@ pub(crate) fn choose(
     }
     check_types(op, name, dtype)?;
     let extent = measure(&op.kind, shape, me, world)?;
-    let bytes = extent.len.saturating_mul(dtype.size() as u64);
+    let wire = if extent.discover { DType::U64 } else { dtype };
+    let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
     let pick = Pick {
         op,
-        world,
-        bytes,
-        config,
+        algorithm: selection.algorithm,
     };
     let call = if extent.discover {
         pick.counts_call()
     } else {
         pick.call()
     };
-    let wire = if extent.discover { DType::U64 } else { dtype };
     let request = Request {
         rank: me,
         world,
         len: if extent.discover { 1 } else { extent.len },
-        slice: (config.slice_bytes / wire.size() as u64).max(1),
-        codec: if extent.discover {
-            Codec::None
-        } else {
-            op.codec
-        },
+        slice: selection.slice.max(1),
+        codec: selection.codec,
         widen: wire.accumulator() != wire,
         out_of_place: extent.discover || shape.input.is_some(),
-        feedback: op.feedback.is_some() && !extent.discover,
+        feedback: op.feedback.is_some() && selection.codec != Codec::None,
         radix: config.radix,
         hosts: hosts.cloned(),
         call,
     };
-    if let Some(wanted) = op.algorithm.filter(|_| !extent.discover)
-        && request.call.algorithm() != wanted
-    {
-        let only = request.call.algorithm();
-        return Err(unsupported(
-            name,
-            format!("has no plan by {wanted}; it has {only}"),
-        ));
-    }
     let (root, reduce) = match &op.kind {
         Kind::Broadcast { root } | Kind::Gather { root, .. } | Kind::Scatter { root, .. } => {
             (*root, Reduce::Sum)
@@ -244,7 +231,11 @@ pub(crate) fn choose(
         _ => MixWeights::default(),
     };
     Ok(Choice {
-        codec: op.codec,
+        codec: if extent.discover {
+            op.codec
+        } else {
+            selection.codec
+        },
         mix,
         // A weight that somebody left in the options of a sum must not become a factor.
         weight: if reduce == Reduce::Mean {
@@ -320,13 +311,112 @@ impl MixWeights {
     }
 }
 
-/// What the choice of an algorithm goes by.
+/// What is to be chosen for: the same on every rank, whatever this rank's own part is.
+fn question<'a>(
+    op: &Op,
+    group: &GroupInfo,
+    hosts: Option<&'a Arc<[u32]>>,
+    wire: DType,
+    extent: &Extent,
+    config: &EngineConfig,
+) -> Question<'a> {
+    let world = group.world_ranks.len() as u32;
+    let hosts = hosts.map(|h| &**h);
+    if extent.discover {
+        // The counts themselves: one number for each rank.
+        let kind = match op.kind.op_kind() {
+            kind @ (OpKind::AllToAll | OpKind::NeighbourGather) => kind,
+            _ => OpKind::AllGather,
+        };
+        return Question {
+            hosts,
+            radix: config.radix,
+            ..Question::new(kind, wire, world, u64::from(world))
+        };
+    }
+    let parts = extent.len.saturating_mul(u64::from(world));
+    let (reduce, len) = match &op.kind {
+        Kind::AllReduce(reduce) | Kind::Reduce { reduce, .. } => (*reduce, extent.len),
+        Kind::ReduceScatter { reduce, counts } => (*reduce, total(counts, parts)),
+        Kind::Gather { counts, .. } | Kind::Scatter { counts, .. } | Kind::AllGather(counts) => {
+            (Reduce::Sum, total(counts, parts))
+        }
+        Kind::AllToAll {
+            send: Counts::Equal,
+            ..
+        } => (Reduce::Sum, parts),
+        // What pairs of ranks alone know must not decide.
+        _ if extent.counted => (Reduce::Sum, 0),
+        _ => (Reduce::Sum, extent.len),
+    };
+    Question {
+        reduce,
+        counted: extent.counted,
+        hosts,
+        mode: op.mode,
+        codec: op.codec,
+        codec_forced: op.codec_forced,
+        feedback: op.feedback.is_some(),
+        user: op.user.as_ref().map(|u| u.properties()),
+        algorithm: op.algorithm,
+        radix: config.radix,
+        // Ranks differ in their neighbours; the choice must not.
+        degree: 1,
+        ..Question::new(op.kind.op_kind(), wire, world, len)
+    }
+}
+
+fn total(counts: &Counts, equal: u64) -> u64 {
+    match counts {
+        Counts::Known(list) => list.iter().fold(0, |n: u64, c| n.saturating_add(*c)),
+        _ => equal,
+    }
+}
+
+fn select(question: &Question<'_>, config: &EngineConfig) -> Result<Selection, Error> {
+    gaggle_collectives::select::choose(&config.model(), &config.overrides, question).map_err(|e| {
+        let mut what = format!("by {} {}", e.algorithm, e.why);
+        if question.codec != Codec::None {
+            what += &format!(" (with {} messages)", question.codec);
+        }
+        if !e.eligible.is_empty() {
+            let names: Vec<&str> = e.eligible.iter().map(|a| a.name()).collect();
+            what += &format!("; what can: {}", names.join(", "));
+        }
+        unsupported(question.kind.name(), what)
+    })
+}
+
+/// Which plan would carry `op` out, and why.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn explain(
+    op: &Op,
+    group: &GroupInfo,
+    hosts: Option<&Arc<[u32]>>,
+    shape: &Shape,
+    config: &EngineConfig,
+) -> Result<String, Error> {
+    let (me, world) = (group.rank, group.world_ranks.len() as u32);
+    let extent = measure(&op.kind, shape, me, world)?;
+    let wire = if extent.discover {
+        DType::U64
+    } else {
+        shape.dtype
+    };
+    let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
+    Ok(if extent.discover {
+        format!("{selection} That is for the counts, which the ranks tell each other first.")
+    } else {
+        selection.to_string()
+    })
+}
+
+/// From a kind of operation and an algorithm to a planner's call.
 struct Pick<'a> {
     op: &'a Op,
-    world: u32,
-    /// Per rank, as the request counts them.
-    bytes: u64,
-    config: &'a EngineConfig,
+    algorithm: Algorithm,
 }
 
 impl Pick<'_> {
@@ -340,40 +430,40 @@ impl Pick<'_> {
         match &self.op.kind {
             Kind::AllReduce(reduce) => Call::AllReduce {
                 reduce: *reduce,
-                algorithm: self.forced_or(self.all_reduce()),
+                algorithm: self.algorithm,
             },
             Kind::Reduce { reduce, root } => Call::Reduce {
                 reduce: *reduce,
                 root: *root,
-                algorithm: self.forced_or(Algorithm::Direct),
+                algorithm: self.algorithm,
             },
             Kind::Broadcast { root } => Call::Broadcast {
                 root: *root,
-                algorithm: self.forced_or(Algorithm::Binomial),
+                algorithm: self.algorithm,
             },
             Kind::Gather { root, counts } => Call::Gather {
                 root: *root,
                 counts: counts.clone(),
-                algorithm: self.forced_or(Algorithm::Direct),
+                algorithm: self.algorithm,
             },
             Kind::Scatter { root, counts } => Call::Scatter {
                 root: *root,
                 counts: counts.clone(),
-                algorithm: self.forced_or(Algorithm::Direct),
+                algorithm: self.algorithm,
             },
             Kind::AllGather(counts) => Call::AllGather {
                 counts: counts.clone(),
-                algorithm: self.forced_or(self.all_gather()),
+                algorithm: self.algorithm,
             },
             Kind::ReduceScatter { reduce, counts } => Call::ReduceScatter {
                 reduce: *reduce,
                 counts: counts.clone(),
-                algorithm: self.forced_or(Algorithm::Direct),
+                algorithm: self.algorithm,
             },
             Kind::AllToAll { send, recv } => Call::AllToAll {
                 send: send.clone(),
                 recv: recv.clone(),
-                algorithm: self.forced_or(Algorithm::Direct),
+                algorithm: self.algorithm,
             },
             Kind::Barrier => Call::Barrier,
             Kind::Mix { round, .. } => Call::Mix {
@@ -412,7 +502,7 @@ impl Pick<'_> {
             Kind::AllToAll { .. } => Call::AllToAll {
                 send: equal(),
                 recv: equal(),
-                algorithm: Algorithm::Direct,
+                algorithm: self.algorithm,
             },
             Kind::NeighbourGather { from, to, .. } => Call::NeighbourGather {
                 from: from.to_vec(),
@@ -421,31 +511,8 @@ impl Pick<'_> {
             },
             _ => Call::AllGather {
                 counts: equal(),
-                algorithm: self.all_gather(),
+                algorithm: self.algorithm,
             },
-        }
-    }
-
-    fn forced_or(&self, usual: Algorithm) -> Algorithm {
-        self.op.algorithm.unwrap_or(usual)
-    }
-
-    /// Small: few rounds. Larger: every byte once out and once in; around a ring where there are too many peers for that.
-    fn all_reduce(&self) -> Algorithm {
-        if self.op.codec != Codec::None {
-            Algorithm::Direct
-        } else if self.bytes <= self.config.small_bytes {
-            Algorithm::RecursiveDoubling
-        } else {
-            self.all_gather()
-        }
-    }
-
-    fn all_gather(&self) -> Algorithm {
-        if self.world <= self.config.direct_world {
-            Algorithm::Direct
-        } else {
-            Algorithm::Ring
         }
     }
 }

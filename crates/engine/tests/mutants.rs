@@ -52,7 +52,7 @@ fn subjects(world: u32) -> Vec<Subject> {
                     op: |r, _| match &r.call {
                         Call::AllReduce { reduce, algorithm } => Op::new(Kind::AllReduce(*reduce))
                             .by(*algorithm)
-                            .coded(r.codec),
+                            .coded_always(r.codec),
                         _ => unreachable!(),
                     },
                 });
@@ -129,7 +129,7 @@ fn subjects(world: u32) -> Vec<Subject> {
                     keep: 0.5,
                     form: Form::Delta,
                 };
-                Op::new(Kind::Mix { round, t: 0 }).coded(r.codec)
+                Op::new(Kind::Mix { round, t: 0 }).coded_always(r.codec)
             },
         });
     }

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
+pub mod cases;
+pub mod covering;
+pub mod number;
 pub mod sim;
 
 use gaggle_core::{Control, Group, Rank, SystemClock, Transport};

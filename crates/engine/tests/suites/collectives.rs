@@ -238,7 +238,7 @@ fn bf16_on_the_wire_rounds_once() {
             let mut x: Vec<f32> = (0..101)
                 .map(|i| 1.0 + (i as f32) / 97.0 + group.rank().0 as f32)
                 .collect();
-            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded(Codec::Bf16);
+            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded_always(Codec::Bf16);
             let done = group.run(&op, &mut x).unwrap();
             (done.bytes_sent, x)
         });
@@ -392,7 +392,7 @@ fn sender_weights_scale_on_the_way_out() {
                 form: Form::Sum,
             };
             let mut x = vec![8.0f32 * (me + 1) as f32; 3000];
-            let op = Op::new(Kind::Mix { round, t: t as u64 }).coded(codec);
+            let op = Op::new(Kind::Mix { round, t: t as u64 }).coded_always(codec);
             group.run(&op, &mut x).unwrap();
             all.push(x);
         }
@@ -427,7 +427,7 @@ fn skipped_rounds_desynchronise_nobody() {
                 } else {
                     continue;
                 }
-                let op = Op::new(Kind::Mix { round, t }).coded(codec);
+                let op = Op::new(Kind::Mix { round, t }).coded_always(codec);
                 group.run(&op, &mut x).unwrap();
             }
             group.barrier().unwrap();
@@ -527,7 +527,7 @@ fn mistakes_are_refused_before_anything_is_sent() {
         let sum = Op::new(Kind::AllReduce(Reduce::Sum));
         check(sum.clone().by(Algorithm::Binomial), &mut [0.0], "binomial");
         check(
-            sum.clone().by(Algorithm::Ring).coded(Codec::Bf16),
+            sum.clone().by(Algorithm::Ring).coded_always(Codec::Bf16),
             &mut [0.0],
             "bf16",
         );
@@ -556,7 +556,9 @@ fn mistakes_are_refused_before_anything_is_sent() {
             .run(&Op::new(Kind::AllReduce(Reduce::Mean)), &mut [1i32])
             .unwrap_err();
         assert!(e.to_string().contains("mean is not defined on i32"), "{e}");
-        let e = group.run(&sum.coded(Codec::Bf16), &mut [1f64]).unwrap_err();
+        let e = group
+            .run(&sum.coded_always(Codec::Bf16), &mut [1f64])
+            .unwrap_err();
         assert!(e.to_string().contains("bf16 codec applies to f32"), "{e}");
         group
             .mix(

@@ -108,7 +108,7 @@ fn every_difference_is_a_mismatch() {
         }),
         ("ring", |op| op.by(Algorithm::Ring)),
         ("priority 3", |op| Op { priority: 3, ..op }),
-        ("bf16", |op| op.coded(gaggle_core::Codec::Bf16)),
+        ("bf16", |op| op.coded_always(gaggle_core::Codec::Bf16)),
     ];
     for (text, change) in differences {
         LINK.local(3, &config(), |_, group| {

@@ -4,3 +4,4 @@ mod collectives;
 mod ending;
 mod faults;
 mod missing;
+mod pairwise;
