@@ -1,7 +1,8 @@
 //! Every operation as a case: what each rank calls, and what it must hold afterwards, from a serial reference.
 
 use super::{covering, lengths, number::Number};
-use gaggle_core::{Algorithm, Counts, DType, Form, Kind, Op, Rank, Reduce, Round};
+use gaggle_collectives::select::{Question, Tables, eligible};
+use gaggle_core::{Algorithm, Counts, DType, Form, Kind, Op, OpKind, Rank, Reduce, Round};
 use std::sync::Arc;
 
 /// What is done.
@@ -89,21 +90,57 @@ impl What {
             )
     }
 
-    /// What it may be carried out by; `None`: the engine's choice.
-    pub fn algorithms(self, dtype: DType) -> Vec<Option<Algorithm>> {
-        use Algorithm::*;
-        let all: &[Algorithm] = match self {
-            What::AllReduce => &[Ring, RecursiveDoubling, Direct],
-            What::Broadcast => &[Binomial],
-            What::AllGather => &[Ring, Direct],
-            _ => &[],
-        };
-        let _ = dtype;
-        [None]
-            .into_iter()
-            .chain(all.iter().copied().map(Some))
-            .collect()
+    /// In a descriptor.
+    pub fn kind(self) -> OpKind {
+        match self {
+            What::AllReduce => OpKind::AllReduce,
+            What::Reduce => OpKind::Reduce,
+            What::Broadcast => OpKind::Broadcast,
+            What::Gather | What::GatherV | What::GatherAny => OpKind::Gather,
+            What::Scatter | What::ScatterV => OpKind::Scatter,
+            What::AllGather | What::AllGatherV | What::AllGatherAny => OpKind::AllGather,
+            What::ReduceScatter | What::ReduceScatterV => OpKind::ReduceScatter,
+            What::AllToAll | What::AllToAllV | What::AllToAllAny => OpKind::AllToAll,
+            What::Barrier => OpKind::Barrier,
+            What::Message => OpKind::Message,
+            What::Mix | What::Gossip => OpKind::Mix,
+            What::NeighbourGather | What::NeighbourGatherV | What::NeighbourGatherAny => {
+                OpKind::NeighbourGather
+            }
+            What::HierarchicalMix => OpKind::HierarchicalMix,
+        }
     }
+
+    /// Whether the parts are of lengths of their own.
+    fn is_counted(self) -> bool {
+        self.discovers()
+            || matches!(
+                self,
+                What::GatherV
+                    | What::ScatterV
+                    | What::AllGatherV
+                    | What::ReduceScatterV
+                    | What::AllToAllV
+                    | What::NeighbourGatherV
+            )
+    }
+
+    /// Whether it may be carried out so.
+    fn is_eligible(self, dtype: DType, reduce: Reduce, world: u32, algorithm: Algorithm) -> bool {
+        let hosts = hosts(world);
+        let question = Question {
+            reduce,
+            counted: self.is_counted(),
+            hosts: Some(&hosts),
+            ..Question::new(self.kind(), dtype, world, 100)
+        };
+        eligible(&Tables::default(), &question, algorithm).is_ok()
+    }
+}
+
+/// Two ranks on each host; the last of an odd world has one of its own.
+pub fn hosts(world: u32) -> Vec<u32> {
+    (0..world).map(|r| r / 2).collect()
 }
 
 /// One call, the same on every rank.
@@ -133,53 +170,73 @@ const REDUCES: [Reduce; 8] = [
     Reduce::Bor,
     Reduce::Bxor,
 ];
-/// More than any operation has algorithms.
-const ALGORITHMS: usize = 16;
 /// Values of each factor: operation, type, reduction, world, length, place, algorithm, blocking, slices.
-const FACTORS: [usize; 9] = [24, 13, 8, super::WORLDS.len(), 6, 2, ALGORITHMS, 2, 2];
+const FACTORS: [usize; 9] = [
+    24,
+    13,
+    8,
+    super::WORLDS.len(),
+    6,
+    2,
+    1 + Algorithm::ALL.len(),
+    2,
+    2,
+];
 
-fn case(pick: &[usize], salt: usize) -> Option<Case> {
-    let what = What::ALL[pick[0]];
-    let dtype = DType::ALL[pick[1]];
-    let reduce = REDUCES[pick[2]];
-    let world = super::WORLDS[pick[3]];
-    let (in_place, asynchronous) = (pick[5] == 0, pick[7] == 0);
-    let algorithms = what.algorithms(dtype);
-    let nonsense = (what.reduces() && !reduce.is_defined_on(dtype))
-        // Where nothing is reduced, one value stands for all.
-        || (!what.reduces() && reduce != Reduce::Sum)
-        || (what.averages() && !dtype.is_float())
-        || (in_place && what.out_of_place_only())
-        || (what.discovers() && !asynchronous)
-        || (what == What::Message && world == 1)
-        || (what == What::Gossip && world == 1);
-    if nonsense {
-        return None;
+/// Whether values go together, as far as they are chosen.
+fn allowed(pick: &[Option<usize>]) -> bool {
+    let what = pick[0].map(|i| What::ALL[i]);
+    let dtype = pick[1].map(|i| DType::ALL[i]);
+    let reduce = pick[2].map(|i| REDUCES[i]);
+    let world = pick[3].map(|i| super::WORLDS[i]);
+    let (in_place, asynchronous) = (pick[5].map(|i| i == 0), pick[7].map(|i| i == 0));
+    let algorithm = pick[6].and_then(|i| Some(Algorithm::ALL[i.checked_sub(1)?]));
+    if let (Some(dtype), Some(reduce)) = (dtype, reduce)
+        && !reduce.is_defined_on(dtype)
+    {
+        return false;
     }
-    Some(Case {
-        what,
-        dtype,
-        reduce,
-        world,
-        len: lengths(world)[pick[4]],
-        in_place,
-        algorithm: *algorithms.get(pick[6])?,
-        asynchronous,
+    let Some(what) = what else {
+        return true;
+    };
+    let nonsense =
+        // Where nothing is reduced, one value stands for all.
+        (!what.reduces() && reduce.is_some_and(|r| r != Reduce::Sum))
+        || (what.averages() && dtype.is_some_and(|d| !d.is_float()))
+        || (in_place == Some(true) && what.out_of_place_only())
+        || (what.discovers() && asynchronous == Some(false))
+        || (matches!(what, What::Message | What::Gossip) && world == Some(1));
+    let eligible = |a| {
+        let (dtype, world) = (dtype.unwrap_or(DType::F32), world.unwrap_or(8));
+        what.is_eligible(dtype, reduce.unwrap_or(Reduce::Sum), world, a)
+    };
+    !nonsense && algorithm.is_none_or(eligible)
+}
+
+fn case(pick: &[usize], salt: usize) -> Case {
+    Case {
+        what: What::ALL[pick[0]],
+        dtype: DType::ALL[pick[1]],
+        reduce: REDUCES[pick[2]],
+        world: super::WORLDS[pick[3]],
+        len: lengths(super::WORLDS[pick[3]])[pick[4]],
+        in_place: pick[5] == 0,
+        algorithm: pick[6].checked_sub(1).map(|i| Algorithm::ALL[i]),
+        asynchronous: pick[7] == 0,
         sliced: pick[8] == 0,
         salt,
-    })
+    }
 }
 
 /// All pairs of values, or with `GAGGLE_EXHAUSTIVE` all combinations.
 pub fn cases() -> Vec<Case> {
-    let allowed = |pick: &[usize]| case(pick, 0).is_some();
     let picks = if std::env::var_os("GAGGLE_EXHAUSTIVE").is_some() {
         covering::complete(&FACTORS, &allowed)
     } else {
         covering::pairwise(&FACTORS, &allowed)
     };
     let numbered = picks.iter().enumerate();
-    numbered.filter_map(|(i, pick)| case(pick, i)).collect()
+    numbered.map(|(i, pick)| case(pick, i)).collect()
 }
 
 /// One rank's call.

@@ -3,29 +3,44 @@
 /// A case: a value of each factor.
 pub type Pick = Vec<usize>;
 
+/// Whether a case may have these values; `None`: not chosen yet. It may say yes where no whole case is allowed, but is asked often.
+pub type Allowed<'a> = &'a dyn Fn(&[Option<usize>]) -> bool;
+
 /// Every combination that is allowed.
-pub fn complete(factors: &[usize], allowed: &dyn Fn(&[usize]) -> bool) -> Vec<Pick> {
-    let mut all = vec![];
-    let mut pick = vec![0; factors.len()];
-    loop {
-        if allowed(&pick) {
-            all.push(pick.clone());
+pub fn complete(factors: &[usize], allowed: Allowed<'_>) -> Vec<Pick> {
+    fn rest(
+        factors: &[usize],
+        at: usize,
+        pick: &mut Vec<Option<usize>>,
+        allowed: Allowed<'_>,
+        all: &mut Vec<Pick>,
+    ) {
+        if at == factors.len() {
+            return all.push(pick.iter().flatten().copied().collect());
         }
-        let Some(at) = (0..factors.len())
-            .rev()
-            .find(|f| pick[*f] + 1 < factors[*f])
-        else {
-            return all;
-        };
-        pick[at] += 1;
-        pick[at + 1..].fill(0);
+        for value in 0..factors[at] {
+            pick[at] = Some(value);
+            if allowed(pick) {
+                rest(factors, at + 1, pick, allowed, all);
+            }
+        }
+        pick[at] = None;
     }
+    let mut all = vec![];
+    rest(
+        factors,
+        0,
+        &mut vec![None; factors.len()],
+        allowed,
+        &mut all,
+    );
+    all
 }
 
-/// Cases in which every pair of values occurs that any allowed case has. `allowed` is asked of whole cases.
+/// Cases in which every pair of values occurs that any allowed case has.
 ///
 /// Greedy: a pair that is still missing is fixed, the other factors take, one after the other, the values that cover most that is missing; where that is not allowed, the values are tried in turn.
-pub fn pairwise(factors: &[usize], allowed: &dyn Fn(&[usize]) -> bool) -> Vec<Pick> {
+pub fn pairwise(factors: &[usize], allowed: Allowed<'_>) -> Vec<Pick> {
     let n = factors.len();
     let mut missing = std::collections::BTreeSet::new();
     for a in 0..n {
@@ -41,7 +56,9 @@ pub fn pairwise(factors: &[usize], allowed: &dyn Fn(&[usize]) -> bool) -> Vec<Pi
         (pick[a], pick[b]) = (Some(va), Some(vb));
         // Another start for every case, so that ties do not always fall the same way.
         let start = cases.len();
-        match fill(factors, &missing, &mut pick, 0, start, allowed) {
+        let possible = allowed(&pick);
+        let filled = possible.then(|| fill(factors, &missing, &mut pick, 0, start, allowed));
+        match filled.flatten() {
             Some(case) => {
                 missing.retain(|(a, va, b, vb)| case[*a] != *va || case[*b] != *vb);
                 cases.push(case);
@@ -62,11 +79,10 @@ fn fill(
     pick: &mut Vec<Option<usize>>,
     at: usize,
     start: usize,
-    allowed: &dyn Fn(&[usize]) -> bool,
+    allowed: Allowed<'_>,
 ) -> Option<Pick> {
     let Some(f) = (at..factors.len()).find(|f| pick[*f].is_none()) else {
-        let case: Pick = pick.iter().flatten().copied().collect();
-        return allowed(&case).then_some(case);
+        return Some(pick.iter().flatten().copied().collect());
     };
     let gain = |value: usize| {
         let with = |other: usize, v: usize| {
@@ -86,7 +102,9 @@ fn fill(
     order.sort_by_key(|v| std::cmp::Reverse(gain(*v)));
     for value in order {
         pick[f] = Some(value);
-        if let Some(case) = fill(factors, missing, pick, f + 1, start, allowed) {
+        if allowed(pick)
+            && let Some(case) = fill(factors, missing, pick, f + 1, start, allowed)
+        {
             return Some(case);
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     LINK,
     common::{
         WORLDS,
-        cases::{Case, Step, Want, cases},
+        cases::{Case, Step, Want, cases, hosts},
         config,
         number::Number,
     },
@@ -67,7 +67,7 @@ fn every_pair_of_choices_meets_the_serial_reference() {
             if sliced {
                 settings.slice_bytes = 48;
             }
-            settings.hosts = Some((0..world).map(|r| r / 2).collect());
+            settings.hosts = Some(hosts(world).into());
             LINK.local(world, &settings, |_, group| {
                 let ours = |c: &&Case| c.world == world && c.sliced == sliced;
                 for (t, case) in cases.iter().filter(ours).enumerate() {
