@@ -35,7 +35,7 @@ pub enum What {
 }
 
 impl What {
-    pub const ALL: [What; 24] = [
+    pub const ALL: [What; 23] = [
         What::AllReduce,
         What::Reduce,
         What::Broadcast,
@@ -59,7 +59,6 @@ impl What {
         What::NeighbourGather,
         What::NeighbourGatherV,
         What::NeighbourGatherAny,
-        What::HierarchicalMix,
     ];
 
     pub fn reduces(self) -> bool {
@@ -172,7 +171,7 @@ const REDUCES: [Reduce; 8] = [
 ];
 /// Values of each factor: operation, type, reduction, world, length, place, algorithm, blocking, slices.
 const FACTORS: [usize; 9] = [
-    24,
+    What::ALL.len(),
     13,
     8,
     super::WORLDS.len(),
