@@ -29,6 +29,7 @@ pub(crate) fn plan_broadcast(req: &Request, root: Rank) -> Result<Plan, PlanErro
         kind: OpKind::Broadcast,
         algorithm: Algorithm::Binomial,
         reduce: Reduce::Sum,
+        input_len: 0,
         user_len: req.len,
         scratch_len: 0,
         n_slots: 0,

@@ -48,6 +48,11 @@ impl Team {
         }
     }
 
+    /// These, of which number `me` is this rank.
+    pub fn of(ranks: Vec<Rank>, me: u32) -> Team {
+        Team { ranks, me }
+    }
+
     pub fn len(&self) -> u32 {
         self.ranks.len() as u32
     }
@@ -133,6 +138,8 @@ pub(crate) fn sub(span: Span, (at, len): (u64, u64)) -> Span {
 pub(crate) struct Build<'r> {
     req: &'r Request,
     weighted: bool,
+    /// Whether messages carry weights from here on, where there are weights.
+    pub carries: bool,
     /// How messages are written from here on.
     pub codec: Codec,
     steps: Vec<Step>,
@@ -150,6 +157,7 @@ impl<'r> Build<'r> {
         Build {
             req,
             weighted: reduction(req) == Reduce::Mean,
+            carries: true,
             codec: Codec::None,
             steps: Vec::new(),
             memory: Default::default(),
@@ -177,6 +185,11 @@ impl<'r> Build<'r> {
             span,
             marks: self.weighted.then(|| [own].into()),
         }
+    }
+
+    /// What is planned.
+    pub fn request(&self) -> &'r Request {
+        self.req
     }
 
     /// Elements without a weight.
@@ -311,6 +324,16 @@ impl<'r> Build<'r> {
 
     /// Any other step.
     pub fn push(&mut self, action: Action) {
+        self.push_after(action, &[]);
+    }
+
+    /// A step that waits for `also`, too; its number.
+    pub fn push_after(&mut self, action: Action, also: &[u32]) -> u32 {
+        self.add(action, also);
+        (self.steps.len() as u32).saturating_sub(1)
+    }
+
+    fn add(&mut self, action: Action, also: &[u32]) {
         if self.fault.is_some() {
             return;
         }
@@ -319,7 +342,7 @@ impl<'r> Build<'r> {
             return;
         }
         let idx = self.steps.len() as u32;
-        let mut after: Before = SmallVec::new();
+        let mut after: Before = also.into();
         let all = touched(&action);
         for pass in [false, true] {
             for &(span, writes) in all.iter().filter(|t| t.1 == pass && t.0.len > 0) {
@@ -351,9 +374,20 @@ impl<'r> Build<'r> {
         })
     }
 
+    /// A new slot for a weight that a step makes, for means.
+    pub fn slot(&mut self) -> Option<Slot> {
+        self.mark(Span::user(0, 0), &mut Vec::new())
+    }
+
+    /// An empty value whose weight is in `slot`.
+    pub fn weight(&self, slot: Option<Slot>) -> Value {
+        let mark = |slot| Mark { lo: 0, hi: 0, slot };
+        self.value(Span::user(0, 0), slot.map(mark).into_iter().collect())
+    }
+
     /// A new slot for the weight of `part`.
     fn mark(&mut self, part: Span, marks: &mut Vec<Mark>) -> Option<Slot> {
-        if !self.weighted {
+        if !(self.weighted && self.carries) {
             return None;
         }
         let slot = self.slots.len() as Slot;

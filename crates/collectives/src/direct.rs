@@ -6,8 +6,12 @@
 //!
 //! Cost, with P ranks and S bytes: 2 rounds, 2S(P−1)/P bytes sent per rank, S of scratch.
 
+use crate::all_gather::{self, Places};
+use crate::build::{Build, Team, Value, sub};
+use crate::parts::Parts;
 use crate::plan::{Action, Arrive, Buf, Operand, Plan, PlanError, Request, Slot, Span};
 use crate::program::{After, Chunks, Outline, Program, back, forward, share, times};
+use crate::reduce_scatter::{self, Given};
 use gaggle_core::{Algorithm, Codec, OpKind, Rank, Reduce};
 use smallvec::smallvec;
 
@@ -16,6 +20,15 @@ use smallvec::smallvec;
 /// # Errors
 /// More steps than there are numbers for.
 pub(crate) fn plan_direct_allreduce(req: &Request, reduce: Reduce) -> Result<Plan, PlanError> {
+    if req.feedback && req.codec != Codec::None && req.world > 1 {
+        return plan_with_feedback(req);
+    }
+    if req.out_of_place && req.world == 1 {
+        let mut b = Build::new(req);
+        let own = b.contribution(0, req.len);
+        let result = b.place(Span::user(0, req.len), &own);
+        return b.finish(Algorithm::Direct, Some(&result));
+    }
     let chunks = Chunks::new(req.len, req.world, req.slice)?;
     let mean = reduce == Reduce::Mean;
     let n_peers = u64::from(req.world - 1);
@@ -25,11 +38,17 @@ pub(crate) fn plan_direct_allreduce(req: &Request, reduce: Reduce) -> Result<Pla
         chunks,
         mean,
         codec: req.codec,
+        given: if req.out_of_place {
+            Buf::Input
+        } else {
+            Buf::User
+        },
     };
     let outline = Outline {
         kind: OpKind::AllReduce,
         algorithm: Algorithm::Direct,
         reduce,
+        input_len: if req.out_of_place { req.len } else { 0 },
         user_len: req.len,
         scratch_len: times(n_peers, chunks.chunk_len(req.rank.0))?,
         n_slots: match (mean, req.world) {
@@ -42,6 +61,39 @@ pub(crate) fn plan_direct_allreduce(req: &Request, reduce: Reduce) -> Result<Pla
     outline.with(req, direct)
 }
 
+/// With error feedback: every chunk that leaves takes with it what the codec lost of it the last time, to its owner; and so does the result of the own chunk, to everybody. The own contribution to it goes through no codec and takes nothing.
+///
+/// Out of place the contribution is copied first: what leaves is changed.
+fn plan_with_feedback(req: &Request) -> Result<Plan, PlanError> {
+    let mut b = Build::new(req);
+    let team = Team::all(req);
+    let parts = Parts::shares(req.len, req.world);
+    let at = |part| parts.at(part);
+    let given = b.contribution(0, req.len);
+    let dst = Span::user(0, req.len);
+    let mut sent = Vec::with_capacity(req.world as usize);
+    for part in 0..req.world {
+        let (at, len) = parts.at(part);
+        sent.push(b.place(sub(dst, (at, len)), &given.part((at, len))));
+    }
+    b.codec = req.codec;
+    for to in team.after_me() {
+        b.compensate(&sent[to as usize], parts.at(to).0);
+    }
+    let all = Value::join(dst, &sent);
+    let given = Given {
+        all: &all,
+        at: &at,
+        first: Buf::User,
+    };
+    let (own_at, own_len) = parts.at(team.me);
+    let own = sub(dst, (own_at, own_len));
+    let result = reduce_scatter::direct_from(&mut b, &team, &given, &sent, Some(own));
+    b.compensate(&result, own_at);
+    all_gather::direct(&mut b, &team, &result, &Places { dst, at: &at });
+    b.finish(Algorithm::Direct, Some(&result))
+}
+
 /// What rank `rank` does to one slice of every chunk: receives and sends of the first half, fold, recoding, sends and receives of the second.
 ///
 /// Peer i of 1..P is i ranks on for sends and i ranks back for receives, so that not everybody turns to rank 0 first.
@@ -52,6 +104,8 @@ struct Direct {
     chunks: Chunks,
     mean: bool,
     codec: Codec,
+    /// Where the contribution is.
+    given: Buf,
 }
 
 impl Program for Direct {
@@ -154,7 +208,7 @@ impl Direct {
         let action = Action::Send {
             to: Rank(to),
             tag: slice,
-            src: self.chunks.slice(Buf::User, to, slice),
+            src: self.chunks.slice(self.given, to, slice),
             wire: Buf::User,
             codec: self.codec,
             weight: self.slot(0),
@@ -166,7 +220,7 @@ impl Direct {
     fn fold(&self, slice: u32) -> (Action, After) {
         let operand = |rank| {
             let (span, slot) = if rank == self.rank {
-                (self.own(slice), 0)
+                (self.chunks.slice(self.given, rank, slice), 0)
             } else {
                 (self.incoming(rank, slice), self.incoming_slot(rank, slice))
             };
@@ -217,6 +271,9 @@ impl Direct {
             arrive: Arrive::Store,
             weight: self.slot(self.result_slot(from, slice)),
         };
+        if self.given != Buf::User {
+            return (action, smallvec![]);
+        }
         // The result replaces what was sent to its owner, who was peer P−i then.
         let sent_at = (self.world - 1) + (self.world - i) - 1;
         (action, smallvec![sent_at])

@@ -23,6 +23,7 @@ pub(crate) fn plan_barrier(req: &Request) -> Result<Plan, PlanError> {
         kind: OpKind::Barrier,
         algorithm: Algorithm::Dissemination,
         reduce: Reduce::Sum,
+        input_len: 0,
         user_len: 0,
         scratch_len: 0,
         n_slots: 0,

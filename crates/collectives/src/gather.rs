@@ -25,6 +25,7 @@ pub(crate) fn plan_all_gather(req: &Request, algorithm: Algorithm) -> Result<Pla
         kind: OpKind::AllGather,
         algorithm,
         reduce: Reduce::Sum,
+        input_len: 0,
         user_len: times(u64::from(req.world), req.len)?,
         scratch_len: 0,
         n_slots: 0,

@@ -44,8 +44,12 @@ pub mod check;
 pub mod cost;
 mod direct;
 mod dissemination;
+mod doubling;
 pub mod explain;
+mod fused;
 mod gather;
+mod halving_doubling;
+mod hierarchical;
 mod message;
 pub mod mutate;
 mod neighbour;
@@ -58,9 +62,8 @@ mod reduce_scatter;
 mod ring;
 mod rooted;
 pub mod select;
-#[cfg(test)]
-mod testing;
 mod tree;
+mod two_level;
 
 pub use check::{Fault, Folding, Promise, Where, check};
 pub use cost::{Cost, LinkCost, bytes_sent};

@@ -6,7 +6,7 @@
 //!
 //! Cost, with d in-neighbours, e out-neighbours and S bytes: 1 round, e·S bytes sent, d·S of scratch.
 
-use crate::build::{Build, sub};
+use crate::build::{Build, Value, sub};
 use crate::parts::Parts;
 use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Span};
 use crate::program::{After, Outline, Program, n_slices, share, times};
@@ -28,6 +28,9 @@ pub(crate) struct Neighbours<'a> {
 pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, PlanError> {
     check_neighbours(req, with.from, "in-neighbour")?;
     check_neighbours(req, with.to, "out-neighbour")?;
+    if req.out_of_place {
+        return plan_from_input(req, with);
+    }
     let n_slices = n_slices(req.len, req.slice)?;
     let mix = Mix {
         from: with.from.to_vec(),
@@ -42,12 +45,58 @@ pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, Pla
         kind: OpKind::Mix,
         algorithm: Algorithm::Neighbour,
         reduce: Reduce::Sum,
+        input_len: 0,
         user_len: req.len,
         scratch_len: times(with.from.len() as u64, req.len)?,
         n_slots: 0,
         n_slices,
     };
     outline.with(req, mix)
+}
+
+/// Out of place: what leaves is the input, so that the average of a slice waits for no send.
+fn plan_from_input(req: &Request, with: &Neighbours<'_>) -> Result<Plan, PlanError> {
+    let mut b = Build::new(req);
+    b.codec = req.codec;
+    let own = b.contribution(0, req.len);
+    let exchange_with = Exchange {
+        from: with.from.to_vec(),
+        to: with.to.to_vec(),
+        scaled: with.scaled,
+        form: with.form,
+    };
+    exchange(&mut b, &exchange_with, &own, Span::user(0, req.len));
+    b.finish(Algorithm::Neighbour, None)
+}
+
+/// Whom this rank exchanges with, as ranks of the group.
+pub(crate) struct Exchange {
+    pub from: Vec<Rank>,
+    pub to: Vec<Rank>,
+    pub scaled: bool,
+    pub form: Form,
+}
+
+/// Sends `own` to all, and averages it with what comes, in `dst`.
+pub(crate) fn exchange(b: &mut Build<'_>, with: &Exchange, own: &Value, dst: Span) {
+    for (i, &peer) in (0..).zip(&with.to) {
+        b.send_scaled(peer, own, Buf::User, with.scaled.then_some(i));
+    }
+    let mut incoming = Vec::with_capacity(with.from.len());
+    for &peer in &with.from {
+        let room = b.room(own.span.len);
+        incoming.push(b.recv(peer, room, Buf::User).span);
+    }
+    b.place(dst, own);
+    for part in b.cut(dst) {
+        let at = (part.at - dst.at, part.len);
+        b.push(Action::Mix {
+            own: part,
+            operands: incoming.iter().map(|&i| sub(i, at)).collect(),
+            form: with.form,
+            codec: b.codec,
+        });
+    }
 }
 
 /// The plan of an all-gather among neighbours: `len` elements to each of `to`, side by side what comes from each of `from`.

@@ -278,34 +278,6 @@ impl Steps for Vec<Step> {
     }
 }
 
-/// A copy, and then a plan's steps, numbered on by one.
-#[derive(Debug)]
-struct Prefixed {
-    copy: Action,
-    steps: Arc<dyn Steps>,
-}
-
-impl Steps for Prefixed {
-    fn n_steps(&self) -> u32 {
-        self.steps.n_steps() + 1
-    }
-    fn step(&self, idx: u32) -> Step {
-        let Some(inner) = idx.checked_sub(1) else {
-            return Step {
-                action: self.copy.clone(),
-                after: SmallVec::new(),
-            };
-        };
-        let Step { action, after } = self.steps.step(inner);
-        let after = if after.is_empty() {
-            smallvec::smallvec![0]
-        } else {
-            after.iter().map(|before| before + 1).collect()
-        };
-        Step { action, after }
-    }
-}
-
 /// One rank's part of a collective.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -345,25 +317,6 @@ impl Plan {
     /// If `idx` is not smaller than `n_steps`.
     pub fn step(&self, idx: u32) -> Step {
         self.steps.step(idx)
-    }
-
-    /// The same, once `len` elements of the input have been copied to `at` of the caller's buffer.
-    pub(crate) fn after_copy(mut self, copy: Option<(u64, u64)>) -> Plan {
-        if let Some((len, at)) = copy {
-            self.input_len = len;
-            if len > 0 {
-                let copy = Action::Copy {
-                    src: Span::input(0, len),
-                    dst: Span::user(at, len),
-                    unless_zero: None,
-                };
-                self.steps = Arc::new(Prefixed {
-                    copy,
-                    steps: self.steps,
-                });
-            }
-        }
-        self
     }
 
     /// All steps in order.

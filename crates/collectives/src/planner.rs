@@ -1,12 +1,13 @@
 //! From a request to its plan: checks what is asked for and hands it to the algorithm's planner.
 
+use crate::hierarchical::{self, Machines};
 use crate::neighbour::{self, Neighbours, plan_mix};
 use crate::plan::{Call, Plan, PlanError, Request};
 use crate::{
-    all_gather, all_to_all, binomial, direct, dissemination, gather, message, recursive_doubling,
-    reduce_scatter, ring, rooted, tree,
+    all_gather, all_to_all, binomial, direct, dissemination, fused, gather, halving_doubling,
+    message, recursive_doubling, reduce_scatter, ring, rooted, tree, two_level,
 };
-use gaggle_core::{Algorithm, Codec, Counts, OpKind, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, OpKind, Rank};
 
 /// This rank's part of what is asked for.
 ///
@@ -35,41 +36,65 @@ use gaggle_core::{Algorithm, Codec, Counts, OpKind, Rank, Reduce};
 pub fn plan(req: &Request) -> Result<Plan, PlanError> {
     check_numbers(req)?;
     check_codec(req)?;
+    let algorithm = req.call.algorithm();
+    let between = algorithm.between_hosts();
     match &req.call {
-        Call::AllReduce { reduce, algorithm } => plan_all_reduce(req, *reduce, *algorithm),
-        Call::Reduce {
-            root, algorithm, ..
-        } => {
+        Call::AllReduce { reduce, .. } => match (algorithm, between) {
+            (_, Some(between)) => two_level::plan_all_reduce(req, between),
+            (Algorithm::Ring, _) => ring::plan_ring_allreduce(req, *reduce),
+            (Algorithm::RecursiveDoubling, _) => {
+                recursive_doubling::plan_recursive_doubling(req, *reduce)
+            }
+            (Algorithm::HalvingDoubling, _) => halving_doubling::plan_all_reduce(req),
+            (Algorithm::Fused, _) => fused::plan_all_reduce(req),
+            (Algorithm::Direct, _) => direct::plan_direct_allreduce(req, *reduce),
+            _ => tree::plan_all_reduce(req, algorithm),
+        },
+        Call::Reduce { root, .. } => {
             check_rank("root", *root, req.world)?;
-            tree::plan_reduce(req, *root, *algorithm)
+            match (algorithm, between) {
+                (_, Some(_)) => two_level::plan_reduce(req, *root),
+                (Algorithm::HalvingDoubling, _) => halving_doubling::plan_reduce(req, *root),
+                _ => tree::plan_reduce(req, *root, algorithm),
+            }
         }
-        Call::Broadcast { root, algorithm } => {
+        Call::Broadcast { root, .. } => {
             check_rank("root", *root, req.world)?;
-            match algorithm {
-                Algorithm::Binomial if !req.out_of_place => binomial::plan_broadcast(req, *root),
-                _ => tree::plan_broadcast(req, *root, *algorithm),
+            match (algorithm, between) {
+                (_, Some(between)) => two_level::plan_broadcast(req, *root, between),
+                (Algorithm::Fused, _) => fused::plan_broadcast(req, *root),
+                (Algorithm::Binomial, _) if !req.out_of_place => {
+                    binomial::plan_broadcast(req, *root)
+                }
+                _ => tree::plan_broadcast(req, *root, algorithm),
             }
         }
         Call::Gather { root, counts, .. } => {
             check_rank("root", *root, req.world)?;
-            rooted::plan_gather(req, *root, counts)
+            rooted::plan_gather(req, *root, counts, algorithm)
         }
         Call::Scatter { root, counts, .. } => {
             check_rank("root", *root, req.world)?;
-            rooted::plan_scatter(req, *root, counts)
+            rooted::plan_scatter(req, *root, counts, algorithm)
         }
-        Call::AllGather { counts, algorithm } => match (counts, algorithm) {
-            (Counts::Equal, Algorithm::Ring | Algorithm::Direct)
-                if !req.out_of_place && req.codec == Codec::None =>
+        Call::AllGather { counts, .. } => match (algorithm, between) {
+            (_, Some(_)) => two_level::plan_all_gather(req, counts),
+            (Algorithm::Fused, _) => fused::plan_all_gather(req, counts),
+            (Algorithm::Ring | Algorithm::Direct, _)
+                if *counts == Counts::Equal && !req.out_of_place && req.codec == Codec::None =>
             {
-                gather::plan_all_gather(req, *algorithm)
+                gather::plan_all_gather(req, algorithm)
             }
-            _ => all_gather::plan_all_gather(req, counts, *algorithm),
+            _ => all_gather::plan_all_gather(req, counts, algorithm),
         },
-        Call::ReduceScatter {
-            counts, algorithm, ..
-        } => reduce_scatter::plan_reduce_scatter(req, counts, *algorithm),
-        Call::AllToAll { send, recv, .. } => all_to_all::plan_all_to_all(req, send, recv),
+        Call::ReduceScatter { reduce, counts, .. } => match (algorithm, between) {
+            (_, Some(_)) => two_level::plan_reduce_scatter(req, counts),
+            (Algorithm::Fused, _) => fused::plan_reduce_scatter(req, counts, *reduce),
+            _ => reduce_scatter::plan_reduce_scatter(req, counts, algorithm),
+        },
+        Call::AllToAll { send, recv, .. } => {
+            all_to_all::plan_all_to_all(req, send, recv, algorithm)
+        }
         Call::Barrier => dissemination::plan_barrier(req),
         Call::Mix {
             from,
@@ -83,17 +108,25 @@ pub fn plan(req: &Request) -> Result<Plan, PlanError> {
                 scaled: *scaled,
                 form: *form,
             };
-            if req.out_of_place {
-                copied_in(req)
-            } else {
-                plan_mix(req, &with)
-            }
+            plan_mix(req, &with)
         }
         Call::NeighbourGather { from, to, counts } => neighbour::plan_gather(req, from, to, counts),
-        Call::HierarchicalMix { .. } => Err(PlanError::Unsupported {
-            kind: "hierarchical_mix",
-            what: "has no plan".into(),
-        }),
+        Call::HierarchicalMix {
+            machines,
+            from,
+            to,
+            scaled,
+            form,
+        } => {
+            let with = Machines {
+                machines,
+                from,
+                to,
+                scaled: *scaled,
+                form: *form,
+            };
+            hierarchical::plan_hierarchical(req, &with)
+        }
         Call::Send { to } => {
             check_peer("receiver", *to, req)?;
             message::plan_send(req, *to)
@@ -105,27 +138,6 @@ pub fn plan(req: &Request) -> Result<Plan, PlanError> {
     }
 }
 
-fn plan_all_reduce(req: &Request, reduce: Reduce, algorithm: Algorithm) -> Result<Plan, PlanError> {
-    match algorithm {
-        Algorithm::Binomial | Algorithm::Knomial | Algorithm::DoubleTree => {
-            tree::plan_all_reduce(req, algorithm)
-        }
-        _ if req.out_of_place => copied_in(req),
-        Algorithm::Ring => ring::plan_ring_allreduce(req, reduce),
-        Algorithm::RecursiveDoubling => recursive_doubling::plan_recursive_doubling(req, reduce),
-        _ => direct::plan_direct_allreduce(req, reduce),
-    }
-}
-
-/// Out of place: the contribution is copied to where the operation in place expects it.
-fn copied_in(req: &Request) -> Result<Plan, PlanError> {
-    let inner = plan(&Request {
-        out_of_place: false,
-        ..req.clone()
-    })?;
-    Ok(inner.after_copy(Some((req.len, 0))))
-}
-
 /// By which algorithms an operation can be planned, in the order in which errors list them.
 pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
     use Algorithm as A;
@@ -134,22 +146,53 @@ pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
             A::Ring,
             A::RecursiveDoubling,
             A::Direct,
+            A::HalvingDoubling,
             A::Binomial,
             A::Knomial,
             A::DoubleTree,
+            A::TwoLevelRing,
+            A::TwoLevelRecursiveDoubling,
+            A::TwoLevelDirect,
+            A::TwoLevelHalvingDoubling,
+            A::TwoLevelDoubleTree,
+            A::TwoLevelBinomial,
+            A::Fused,
         ],
-        OpKind::Reduce => &[A::Direct, A::Binomial, A::Knomial, A::DoubleTree],
+        OpKind::Reduce => &[
+            A::Direct,
+            A::Binomial,
+            A::Knomial,
+            A::HalvingDoubling,
+            A::DoubleTree,
+            A::TwoLevelBinomial,
+        ],
         OpKind::Broadcast => &[
             A::Binomial,
             A::Knomial,
             A::DoubleTree,
             A::Pipelined,
             A::Direct,
+            A::TwoLevelBinomial,
+            A::TwoLevelPipelined,
+            A::Fused,
         ],
-        OpKind::Gather | OpKind::Scatter => &[A::Direct],
-        OpKind::AllGather => &[A::Ring, A::Direct],
-        OpKind::ReduceScatter => &[A::Direct, A::Ring],
-        OpKind::AllToAll => &[A::Direct],
+        OpKind::Gather | OpKind::Scatter => &[A::Direct, A::Binomial],
+        OpKind::AllGather => &[
+            A::Ring,
+            A::Direct,
+            A::RecursiveDoubling,
+            A::Bruck,
+            A::TwoLevelRing,
+            A::Fused,
+        ],
+        OpKind::ReduceScatter => &[
+            A::Direct,
+            A::Ring,
+            A::HalvingDoubling,
+            A::TwoLevelDirect,
+            A::Fused,
+        ],
+        OpKind::AllToAll => &[A::Direct, A::Bruck],
         OpKind::Barrier => &[A::Dissemination],
         OpKind::Mix | OpKind::NeighbourGather => &[A::Neighbour],
         OpKind::HierarchicalMix => &[A::Hierarchical],

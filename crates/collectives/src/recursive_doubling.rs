@@ -12,6 +12,7 @@
 //!
 //! Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005, section 4.5.
 
+use crate::build::Build;
 use crate::plan::{Action, Arrive, Buf, Operand, Plan, PlanError, Request, Slot, Span};
 use crate::program::{After, Outline, Program, n_slices, share, times};
 use gaggle_core::{Algorithm, Codec, OpKind, Rank, Reduce};
@@ -22,6 +23,12 @@ use smallvec::smallvec;
 /// # Errors
 /// More steps than there are numbers for.
 pub(crate) fn plan_recursive_doubling(req: &Request, reduce: Reduce) -> Result<Plan, PlanError> {
+    if req.out_of_place && req.world == 1 {
+        let mut b = Build::new(req);
+        let own = b.contribution(0, req.len);
+        let result = b.place(Span::user(0, req.len), &own);
+        return b.finish(Algorithm::RecursiveDoubling, Some(&result));
+    }
     let n_slices = n_slices(req.len, req.slice)?;
     let mean = reduce == Reduce::Mean;
     let n_lower = 1 << req.world.ilog2();
@@ -30,11 +37,17 @@ pub(crate) fn plan_recursive_doubling(req: &Request, reduce: Reduce) -> Result<P
         len: req.len,
         n_slices,
         mean,
+        given: if req.out_of_place {
+            Buf::Input
+        } else {
+            Buf::User
+        },
     };
     let outline = |scratch_len, n_slots_per_slice: u64| Outline {
         kind: OpKind::AllReduce,
         algorithm: Algorithm::RecursiveDoubling,
         reduce,
+        input_len: if req.out_of_place { req.len } else { 0 },
         user_len: req.len,
         scratch_len,
         n_slots: if mean {
@@ -70,9 +83,18 @@ struct Vector {
     len: u64,
     n_slices: u32,
     mean: bool,
+    /// Where the contribution is.
+    given: Buf,
 }
 
 impl Vector {
+    fn given(&self, slice: u32) -> Span {
+        Span {
+            buf: self.given,
+            ..self.user(slice)
+        }
+    }
+
     fn user(&self, slice: u32) -> Span {
         let (lo, hi) = share(self.len, self.n_slices, slice);
         Span::user(lo, hi - lo)
@@ -88,7 +110,7 @@ impl Vector {
             to,
             tag: slice,
             src,
-            wire: src.buf,
+            wire: wire_of(src),
             codec: Codec::None,
             weight: self.mean.then_some(weight),
             scale: None,
@@ -105,6 +127,14 @@ impl Vector {
             arrive: Arrive::Store,
             weight: self.mean.then_some(weight),
         }
+    }
+}
+
+/// The type of what lies there.
+fn wire_of(span: Span) -> Buf {
+    match span.buf {
+        Buf::Scratch => Buf::Scratch,
+        Buf::Input | Buf::User => Buf::User,
     }
 }
 
@@ -126,13 +156,14 @@ impl Program for Beyond {
 
     fn op(&self, op: u32, slice: u32) -> (Action, After) {
         let v = &self.vector;
-        let user = v.user(slice);
         if op == 0 {
-            (v.send(self.partner, user, 0, slice), smallvec![])
+            let send = v.send(self.partner, v.given(slice), 0, slice);
+            (send, smallvec![])
         } else {
-            // The result replaces what is sent.
-            let recv = v.recv(self.partner, user, Buf::User, 1 + slice, slice);
-            (recv, smallvec![0])
+            let recv = v.recv(self.partner, v.user(slice), Buf::User, 1 + slice, slice);
+            // In place the result replaces what is sent.
+            let after = (v.given == Buf::User).then_some(0);
+            (recv, after.into_iter().collect())
         }
     }
 }
@@ -199,7 +230,9 @@ impl Exchange {
 
     /// Where value `f` lies.
     fn value(&self, f: u32, slice: u32) -> Span {
-        if self.keeps_partials() && f != 0 && f != self.n_folds() {
+        if f == 0 {
+            self.vector.given(slice)
+        } else if self.keeps_partials() && f != self.n_folds() {
             self.vector.area(2, slice)
         } else {
             self.vector.user(slice)
@@ -322,7 +355,7 @@ impl Exchange {
         }
         // The result replaces the caller's vector, which the first round may still be sending.
         let last = f + 1 == self.n_folds();
-        if last && !in_place && before == 0 {
+        if last && !in_place && before == 0 && self.vector.given == Buf::User {
             after.push(self.send_at(0));
         }
         after

@@ -8,6 +8,7 @@
 //!
 //! Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009, section 3.
 
+use crate::build::Build;
 use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Slot, Span};
 use crate::program::{After, Chunks, Outline, Program, back, forward};
 use gaggle_core::{Algorithm, Codec, OpKind, Rank, Reduce};
@@ -18,6 +19,12 @@ use smallvec::smallvec;
 /// # Errors
 /// More steps than there are numbers for.
 pub(crate) fn plan_ring_allreduce(req: &Request, reduce: Reduce) -> Result<Plan, PlanError> {
+    if req.out_of_place && req.world == 1 {
+        let mut b = Build::new(req);
+        let own = b.contribution(0, req.len);
+        let result = b.place(Span::user(0, req.len), &own);
+        return b.finish(Algorithm::Ring, Some(&result));
+    }
     let chunks = Chunks::new(req.len, req.world, req.slice)?;
     let mean = reduce == Reduce::Mean;
     let ring = Ring {
@@ -26,12 +33,18 @@ pub(crate) fn plan_ring_allreduce(req: &Request, reduce: Reduce) -> Result<Plan,
         chunks,
         mean,
         widen: req.widen && req.world > 1,
+        given: if req.out_of_place {
+            Buf::Input
+        } else {
+            Buf::User
+        },
     };
     let hops = u64::from(req.world - 1);
     let outline = Outline {
         kind: OpKind::AllReduce,
         algorithm: Algorithm::Ring,
         reduce,
+        input_len: if req.out_of_place { req.len } else { 0 },
         user_len: req.len,
         scratch_len: if ring.widen { req.len } else { 0 },
         n_slots: if mean {
@@ -52,6 +65,8 @@ struct Ring {
     chunks: Chunks,
     mean: bool,
     widen: bool,
+    /// Where the contribution is.
+    given: Buf,
 }
 
 /// The operations on one slice number. Hop t of the first half is about chunk rank−t, hop t of the second about chunk rank+1−t.
@@ -72,10 +87,13 @@ impl Program for Ring {
             return 0;
         }
         let hops = u64::from(self.world - 1);
-        let w = u64::from(self.widen);
-        let m = u64::from(self.mean);
+        let (i, w, m) = (
+            u64::from(self.copies_in()),
+            u64::from(self.widen),
+            u64::from(self.mean),
+        );
         // The last hop of either half sends nothing on.
-        (w + m + 1) + (hops * (2 + w) - 1) + (m + w) + 1 + (2 * hops - 1)
+        (i + m + 1) + (hops * (2 + i) - 1) + (m + w) + 1 + (2 * hops - 1)
     }
 
     fn total(&self) -> Option<Slot> {
@@ -98,6 +116,15 @@ impl Program for Ring {
 
 /// Where each operation stands: `[copy][weigh] send, then per hop [copy] recv send, [divide][copy], send, then per hop recv send`.
 impl Ring {
+    /// Whether each chunk is copied to where partial results are kept.
+    fn copies_in(&self) -> bool {
+        self.widen || self.given == Buf::Input
+    }
+
+    fn i(&self) -> u32 {
+        u32::from(self.copies_in())
+    }
+
     fn w(&self) -> u32 {
         u32::from(self.widen)
     }
@@ -108,12 +135,12 @@ impl Ring {
 
     /// Operations of the first hop.
     fn head(&self) -> u32 {
-        self.w() + self.m() + 1
+        self.i() + self.m() + 1
     }
 
     /// Operations of each later hop of the first half.
     fn stride(&self) -> u32 {
-        2 + self.w()
+        2 + self.i()
     }
 
     /// Where the first half ends.
@@ -135,7 +162,7 @@ impl Ring {
     }
 
     fn reduce_recv_at(&self, t: u32) -> u32 {
-        self.head() + (t - 1) * self.stride() + self.w()
+        self.head() + (t - 1) * self.stride() + self.i()
     }
 
     fn reduce_send_at(&self, t: u32) -> u32 {
@@ -151,11 +178,11 @@ impl Ring {
     }
 
     fn decode(&self, op: u32) -> Hop {
-        let (w, m) = (self.w(), self.m());
+        let (i, m) = (self.i(), self.m());
         if op < self.head() {
             return match op {
-                0 if self.widen => Hop::CopyIn(0),
-                _ if op < w + m => Hop::Weigh,
+                0 if self.copies_in() => Hop::CopyIn(0),
+                _ if op < i + m => Hop::Weigh,
                 _ => Hop::ReduceSend(0),
             };
         }
@@ -165,8 +192,8 @@ impl Ring {
                 (op - self.head()) % self.stride(),
             );
             return match part {
-                0 if self.widen => Hop::CopyIn(t),
-                _ if part == w => Hop::ReduceRecv(t),
+                0 if self.copies_in() => Hop::CopyIn(t),
+                _ if part == i => Hop::ReduceRecv(t),
                 _ => Hop::ReduceSend(t),
             };
         }
@@ -231,8 +258,8 @@ impl Ring {
 
     fn copy_in(&self, t: u32, slice: u32) -> (Action, After) {
         let action = Action::Copy {
-            src: self.reduce_span(Buf::User, t, slice),
-            dst: self.reduce_span(Buf::Scratch, t, slice),
+            src: self.reduce_span(self.given, t, slice),
+            dst: self.reduce_span(self.work(), t, slice),
             unless_zero: self.mean.then_some(0),
         };
         (action, smallvec![])
@@ -243,7 +270,7 @@ impl Ring {
             span: self.reduce_span(self.work(), 0, slice),
             slot: 0,
         };
-        (action, (0..self.w()).collect())
+        (action, (0..self.i()).collect())
     }
 
     fn reduce_send(&self, t: u32, slice: u32) -> (Action, After) {
@@ -278,7 +305,8 @@ impl Ring {
             },
             weight: self.mean.then(|| self.partial_slot(t, slice)),
         };
-        let after = self.widen.then(|| self.copy_in_at(t)).into_iter().collect();
+        let copied = self.copies_in().then(|| self.copy_in_at(t));
+        let after = copied.into_iter().collect();
         (action, after)
     }
 
@@ -339,11 +367,11 @@ impl Ring {
             weight: self.mean.then(|| self.result_slot(t, slice)),
         };
         // The result replaces what hop t−1 of the first half has read: the chunk is the same.
-        let read = if self.widen {
-            self.copy_in_at(t - 1)
-        } else {
-            self.reduce_send_at(t - 1)
+        let read = match (self.widen, self.given) {
+            (true, Buf::User) => Some(self.copy_in_at(t - 1)),
+            (true, _) => None,
+            (false, _) => Some(self.reduce_send_at(t - 1)),
         };
-        (action, smallvec![read])
+        (action, read.into_iter().collect())
     }
 }

@@ -164,7 +164,8 @@ pub(crate) fn plan_reduce(
     let mut b = Build::new(req);
     let own = b.contribution(0, req.len);
     if algorithm == Algorithm::Direct {
-        let result = reduce_directly(&mut b, &Team::all(req), root, &own);
+        let dst = Some(Span::user(0, req.len));
+        let result = reduce_directly(&mut b, &Team::all(req), root, &own, dst);
         return b.finish(algorithm, result.as_ref());
     }
     let team = Team::from_root(req, root);
@@ -206,18 +207,26 @@ pub(crate) fn all_reduce(
     broadcast_along(b, team, shapes, result.as_ref(), dst)
 }
 
-/// Everybody's whole value to the root, who folds all in the team's order.
-fn reduce_directly(b: &mut Build<'_>, team: &Team, root: Rank, own: &Value) -> Option<Value> {
+/// Everybody's whole value to the root, who folds all in the team's order, rounding once, into `dst` or where the first one came.
+pub(crate) fn reduce_directly(
+    b: &mut Build<'_>,
+    team: &Team,
+    root: Rank,
+    own: &Value,
+    dst: Option<Span>,
+) -> Option<Value> {
     if team.rank(team.me) != root {
         b.send(root, own, Buf::User);
         return None;
     }
     let mut operands = vec![own.clone(); team.len() as usize];
+    let mut first = None;
     for from in team.before_me() {
         let room = b.room(own.span.len);
         operands[from as usize] = b.recv(team.rank(from), room, Buf::User);
+        first.get_or_insert(room);
     }
-    Some(b.fold(Span::user(0, own.span.len), &operands))
+    Some(b.fold(dst.or(first).unwrap_or(own.span), &operands))
 }
 
 /// Along each of `shapes` its share of the vector, into `dst` of the first.

@@ -7,6 +7,7 @@ mod feedback;
 mod fused;
 mod in_flight;
 mod mutants;
+mod operations;
 mod printed;
 mod proofs;
 mod random;
