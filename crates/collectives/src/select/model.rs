@@ -169,7 +169,7 @@ impl Level {
             },
             Algorithm::HalvingDoubling => Work {
                 rounds: 2 * log,
-                messages: 2 * log + self.slices(s),
+                messages: 2 * log.max(self.slices(self.but_own())) + beyond * 2 * self.slices(s),
                 bytes: 2 * self.but_own() + beyond * 2 * s,
                 folded: self.but_own() + beyond * s,
                 ..Work::default()

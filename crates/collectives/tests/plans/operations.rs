@@ -369,7 +369,7 @@ fn codecs() {
     });
     for call in calls {
         let feeds_back = call.kind().reduces() && call.algorithm() == Algorithm::Direct;
-        for world in 1..=17 {
+        for world in [1, 2, 3, 4, 5, 7, 8, 12] {
             for (i, len) in lengths(world).into_iter().enumerate() {
                 for req in placed(call.algorithm(), world, request(call.clone(), world, len)) {
                     for (codec, feedback) in [(Codec::Bf16, false), (Codec::Int8, feeds_back)] {
