@@ -123,44 +123,44 @@ pub(crate) fn plan_all_gather(req: &Request, counts: &Counts) -> Result<Plan, Pl
     b.finish(Algorithm::Fused, None)
 }
 
-/// The plan of a reduce-scatter: each rank reads the others' values of its own part, and folds them in rank order.
+/// The plan of a reduce-scatter: each rank reads the others' values of its own part, and folds them in rank order. For a mean the ranks tell each other their weights in empty messages.
 ///
 /// # Errors
-/// Averages, because a member's weight does not come with its elements; as [`plan_all_gather`].
-pub(crate) fn plan_reduce_scatter(
-    req: &Request,
-    counts: &Counts,
-    reduce: Reduce,
-) -> Result<Plan, PlanError> {
-    if reduce == Reduce::Mean {
-        return Err(PlanError::Unsupported {
-            kind: "reduce_scatter",
-            what: "by fused has no weights and so no mean; use direct".into(),
-        });
-    }
+/// As [`plan_all_gather`].
+pub(crate) fn plan_reduce_scatter(req: &Request, counts: &Counts) -> Result<Plan, PlanError> {
     let parts = Parts::of(counts, req.len, req.world as usize, "counts")?;
     let (at, len) = parts.at(req.rank.0);
     let mut b = Build::new(req);
     let own = b.contribution(0, parts.total()).part((at, len));
     let dst = Span::user(if req.out_of_place { 0 } else { at }, len);
     if req.world == 1 {
-        b.place(dst, &own);
-        return b.finish(Algorithm::Fused, None);
+        let result = b.place(dst, &own);
+        return b.finish(Algorithm::Fused, Some(&result));
+    }
+    let team = Team::all(req);
+    if req.call.reduce() == Reduce::Mean {
+        for to in team.after_me() {
+            b.send(Rank(to), &own.part((0, 0)), Buf::User);
+        }
     }
     let met = meet(&mut b, 0, &[]);
     let mut copies = vec![met];
     let mut operands: Vec<Value> = vec![own.clone(); req.world as usize];
-    for from in Team::all(req).before_me() {
+    for from in team.before_me() {
         let src = Span {
             buf: given(req),
             at,
             len,
         };
         let room = b.room(len);
+        let weighed = match req.call.reduce() {
+            Reduce::Mean => b.recv(Rank(from), sub(room, (0, 0)), Buf::User),
+            _ => b.plain(room),
+        };
         read(&mut b, met, Rank(from), (src, room), &mut copies);
-        operands[from as usize] = b.plain(room);
+        operands[from as usize] = Value::join(room, &[weighed]);
     }
-    b.fold(dst, &operands);
+    let result = b.fold(dst, &operands);
     meet(&mut b, 1, &copies);
-    b.finish(Algorithm::Fused, None)
+    b.finish(Algorithm::Fused, Some(&result))
 }

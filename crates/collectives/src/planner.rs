@@ -87,9 +87,9 @@ pub fn plan(req: &Request) -> Result<Plan, PlanError> {
             }
             _ => all_gather::plan_all_gather(req, counts, algorithm),
         },
-        Call::ReduceScatter { reduce, counts, .. } => match (algorithm, between) {
+        Call::ReduceScatter { counts, .. } => match (algorithm, between) {
             (_, Some(_)) => two_level::plan_reduce_scatter(req, counts),
-            (Algorithm::Fused, _) => fused::plan_reduce_scatter(req, counts, *reduce),
+            (Algorithm::Fused, _) => fused::plan_reduce_scatter(req, counts),
             _ => reduce_scatter::plan_reduce_scatter(req, counts, algorithm),
         },
         Call::AllToAll { send, recv, .. } => {

@@ -2,7 +2,6 @@
 
 use super::model::Hosts;
 use super::{Question, Tables};
-use crate::algorithms;
 use crate::check::Folding;
 use crate::planner::algorithms;
 use gaggle_core::{Algorithm, Codec, Mode, OpKind, Properties, Reduce};
@@ -133,10 +132,6 @@ pub(super) fn is_eligible(
         if question.reduce == Reduce::User && kind.reduces() {
             return Err("calls no function of the caller's over mapped memory");
         }
-    }
-    if (kind, algorithm, question.reduce) == (OpKind::ReduceScatter, Algorithm::Fused, Reduce::Mean)
-    {
-        return Err("has no weights and so no mean");
     }
     if kind == OpKind::AllToAll && algorithm == Algorithm::Bruck && question.counted {
         return Err("needs equal counts");

@@ -7,7 +7,6 @@ mod feedback;
 mod fused;
 mod in_flight;
 mod mutants;
-mod operations;
 mod printed;
 mod proofs;
 mod random;

@@ -87,6 +87,7 @@ proofs! {
     barrier: Barrier |_| true;
     mix: Mix |_| true;
     neighbour_gather: NeighbourGather |_| true;
+    hierarchical_mix: HierarchicalMix |_| true;
     message: Message |_| true;
 }
 
