@@ -187,11 +187,7 @@ impl Header {
             4 => Kind::Goodbye,
             other => return Err(Violation::Kind(other)),
         };
-        let class = match b[3] {
-            0 => Class::Collective,
-            1 => Class::Neighbour,
-            other => return Err(Violation::Class(other)),
-        };
+        let class = Class::from_number(b[3]).ok_or(Violation::Class(b[3]))?;
         let flags = if kind == Kind::Data {
             FIRST | GRANTED
         } else {
@@ -286,6 +282,15 @@ mod tests {
     }
 
     #[test]
+    fn every_class_of_operations_has_a_number() {
+        for class in Class::ALL {
+            let mut h = sample();
+            h.key.op.class = class;
+            assert_eq!(Header::parse(&h.to_bytes()), Ok(h));
+        }
+    }
+
+    #[test]
     fn every_field_is_checked() {
         let set = |at: usize, bytes: &[u8]| {
             let mut b = sample().to_bytes();
@@ -298,7 +303,7 @@ mod tests {
         assert_eq!(set(1, &[7]), Violation::Flags(7));
         assert_eq!(set(1, &[2]), Violation::Head(96));
         assert_eq!(set(2, &[97]), Violation::Head(97));
-        assert_eq!(set(3, &[2]), Violation::Class(2));
+        assert_eq!(set(3, &[5]), Violation::Class(5));
         assert_eq!(set(28, &262_145u32.to_le_bytes()), Violation::Long(262_145));
         for (at, bytes) in [
             (28, &[0u8; 4][..]),

@@ -35,7 +35,7 @@ pub enum What {
 }
 
 impl What {
-    pub const ALL: [What; 23] = [
+    pub const ALL: [What; 24] = [
         What::AllReduce,
         What::Reduce,
         What::Broadcast,
@@ -59,6 +59,7 @@ impl What {
         What::NeighbourGather,
         What::NeighbourGatherV,
         What::NeighbourGatherAny,
+        What::HierarchicalMix,
     ];
 
     pub fn reduces(self) -> bool {

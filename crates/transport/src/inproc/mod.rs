@@ -12,8 +12,8 @@ mod state;
 
 use crate::pieces;
 use gaggle_core::{
-    Armed, Class, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport,
-    TransportError, Wake, XferId,
+    Armed, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport, TransportError,
+    Wake, XferId,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use state::{Life, NONE, Offer, Pair, Slot, State};
@@ -188,7 +188,7 @@ impl InprocTransport {
         }
         if recv == NONE {
             theirs.news.push_back((place, id));
-            if t.key.op.class == Class::Neighbour && !paid && loan.is_none() {
+            if !t.key.op.class.is_collective() && !paid && loan.is_none() {
                 mine.push_fill(id);
             }
         } else {

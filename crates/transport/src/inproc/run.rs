@@ -7,7 +7,7 @@ use super::{
     state::{CREDIT, Chunk, Job, State},
 };
 use crate::pieces::{Piece, Room, slot_of};
-use gaggle_core::{Class, Dir, HEAD_MAX, Rank, Sink, TransportError, Verdict, XferId};
+use gaggle_core::{Dir, HEAD_MAX, Rank, Sink, TransportError, Verdict, XferId};
 
 /// Most bytes that are shown at once: how long a sender that cancels may have to wait.
 const SLICE: usize = 256 << 10;
@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
         let verdict = self.sink.unexpected(Rank(src as u32), key, &head[..len]);
         self.count(0);
         if verdict == Verdict::Take {
-            if key.op.class == Class::Neighbour {
+            if !key.op.class.is_collective() {
                 self.hold(place, id, src);
             }
             return;
