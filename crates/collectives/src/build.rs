@@ -12,7 +12,7 @@ use crate::check::local::{slots, touched};
 use crate::plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };
-use crate::program::{n_slices, share, times};
+use crate::program::{n_slices, share};
 use gaggle_core::{Algorithm, Codec, Rank, Reduce};
 use smallvec::{SmallVec, smallvec};
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
@@ -201,10 +201,19 @@ impl<'r> Build<'r> {
     pub fn room(&mut self, len: u64) -> Span {
         let at = self.scratch_len;
         match at.checked_add(len) {
-            Some(end) => self.scratch_len = end,
-            None => self.fault = self.fault.take().or_else(|| times(2, len).err()),
+            Some(end) => {
+                self.scratch_len = end;
+                Span::scratch(at, len)
+            }
+            None => {
+                self.fault.get_or_insert(PlanError::BadNumber {
+                    field: "len",
+                    got: self.req.len,
+                    want: "small enough for the scratch to be counted in 64 bits",
+                });
+                Span::scratch(0, len)
+            }
         }
-        Span::scratch(at, len)
     }
 
     /// `value` to `to`, with its elements in `wire`'s type.

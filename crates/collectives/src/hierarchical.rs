@@ -90,7 +90,7 @@ fn check_machines(req: &Request, with: &Machines<'_>) -> Result<(usize, usize), 
         return Err(PlanError::Unsupported {
             kind: "hierarchical_mix",
             what: format!(
-                "needs machines of equal size: machine 0 has {size} ranks, machine {other} has {}",
+                "needs machines of equal size: machine 0 has size {size}, machine {other} has {}",
                 with.machines[other].len()
             ),
         });

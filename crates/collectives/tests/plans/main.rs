@@ -6,6 +6,7 @@ mod faults;
 mod feedback;
 mod fused;
 mod in_flight;
+mod large;
 mod mutants;
 mod printed;
 mod proofs;

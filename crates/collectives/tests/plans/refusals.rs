@@ -147,3 +147,123 @@ fn numbers_that_make_no_plan() {
         PlanError::BadNumber { field: "len", .. }
     ));
 }
+
+#[test]
+fn counts_that_do_not_fit() {
+    let gather = |counts: &[u64]| {
+        request(
+            Call::Gather {
+                root: Rank(0),
+                counts: Counts::known(counts),
+                algorithm: Algorithm::Direct,
+            },
+            3,
+            0,
+        )
+    };
+    check(&gather(&[1, 2]), "counts: 2 numbers for 3 ranks");
+    check(
+        &gather(&[1, u64::MAX, 2]),
+        "counts: their sum is larger than 64 bits can count",
+    );
+    let discover = Call::AllGather {
+        counts: Counts::Discover,
+        algorithm: Algorithm::Direct,
+    };
+    check(
+        &request(discover, 3, 0),
+        "counts: are to be discovered before anything is planned",
+    );
+    let all_to_all = |algorithm, send: &[u64], recv: &[u64]| {
+        request(
+            Call::AllToAll {
+                send: Counts::known(send),
+                recv: Counts::known(recv),
+                algorithm,
+            },
+            2,
+            0,
+        )
+    };
+    let mut req = all_to_all(Algorithm::Direct, &[3, 1], &[4, 1]);
+    check(&req, "send counts: 3 elements to oneself, 4 from oneself");
+    req.call = all_to_all(Algorithm::Direct, &[3, 1], &[3, 1]).call;
+    check(
+        &req,
+        "all_to_all works in place with equal counts only; give an input and an output",
+    );
+    let bruck = Request {
+        out_of_place: true,
+        ..all_to_all(Algorithm::Bruck, &[3, 1], &[3, 1])
+    };
+    check(&bruck, "all_to_all by bruck needs equal counts; use direct");
+    let hosts = Request {
+        hosts: Some([0, 0, 1].into()),
+        ..all_reduce(Reduce::Sum, Algorithm::TwoLevelRing, 4, 10)
+    };
+    check(&hosts, "hosts: 3 numbers for 4 ranks");
+}
+
+#[test]
+fn peers_and_places_that_have_no_meaning() {
+    check(
+        &request(Call::Send { to: Rank(0) }, 2, 1),
+        "receiver: rank 0 of 2",
+    );
+    check(
+        &request(Call::Recv { from: Rank(7) }, 2, 1),
+        "sender: rank 7 of 2",
+    );
+    let gather = Call::NeighbourGather {
+        from: vec![Rank(1)],
+        to: vec![],
+        counts: Counts::Equal,
+    };
+    check(
+        &request(gather, 2, 1),
+        "neighbour_all_gather has no meaning in place; give an input and an output",
+    );
+    let radix = Request {
+        radix: 1,
+        ..all_reduce(Reduce::Sum, Algorithm::Knomial, 4, 10)
+    };
+    check(&radix, "radix is 1: at least 2");
+}
+
+#[test]
+fn machines_that_are_none() {
+    let mix = |machines: &[&[u32]], from: &[u32], to: &[u32]| {
+        let members = |m: &&[u32]| m.iter().copied().map(Rank).collect();
+        request(
+            Call::HierarchicalMix {
+                machines: machines.iter().map(members).collect(),
+                from: from.to_vec(),
+                to: to.to_vec(),
+                scaled: false,
+                form: Form::Delta,
+            },
+            4,
+            10,
+        )
+    };
+    let two: &[&[u32]] = &[&[0, 1], &[2, 3]];
+    check(&mix(two, &[0], &[]), "in-machine: rank 0 of 2");
+    check(&mix(two, &[1], &[1, 1]), "out-machine: rank 1 of 2");
+    check(&mix(two, &[2], &[]), "in-machine: rank 2 of 2");
+    check(
+        &mix(&[&[0, 1], &[2]], &[], &[]),
+        "member of no machine: rank 3 of 4",
+    );
+    check(
+        &mix(&[&[0, 1], &[2, 3, 1]], &[], &[]),
+        "member of a machine: rank 1 of 4",
+    );
+    check(
+        &mix(&[&[0, 1], &[2, 3, 4]], &[], &[]),
+        "member of a machine: rank 4 of 4",
+    );
+    check(
+        &mix(&[&[0], &[2, 3, 1]], &[], &[]),
+        "hierarchical_mix needs machines of equal size: machine 0 has size 1, machine 1 has 3",
+    );
+}
