@@ -1,7 +1,7 @@
 //! Trees: reduction towards their root, broadcast away from it, and both for an all-reduce.
 //!
 //! An inner node folds its own contribution with all its children's results in one pass, in the order of their numbers, rounding once; non-roots do so where their first child's result came, never in the caller's buffer.
-//! Slices follow each other up and down the tree without waiting.
+//! Slices follow each other up and down the tree without waiting; of each child's no more than eight lie in scratch.
 //!
 //! | shape | depth | most children | source |
 //! |---|---|---|---|
@@ -207,7 +207,7 @@ pub(crate) fn all_reduce(
     broadcast_along(b, team, shapes, result.as_ref(), dst)
 }
 
-/// Everybody's whole value to the root, who folds all in the team's order, rounding once, into `dst` or where the first one came.
+/// Everybody's whole value to the root, who folds all in the team's order, rounding once, into `dst` or new scratch.
 pub(crate) fn reduce_directly(
     b: &mut Build<'_>,
     team: &Team,
@@ -219,15 +219,62 @@ pub(crate) fn reduce_directly(
         b.send(root, own, Buf::User);
         return None;
     }
-    let mut operands = vec![own.clone(); team.len() as usize];
-    let mut first = None;
-    for from in team.before_me() {
-        let room = b.room(own.span.len);
-        operands[from as usize] = b.recv(team.rank(from), room, Buf::User);
-        first.get_or_insert(room);
-    }
-    Some(b.fold(dst.or(first).unwrap_or(own.span), &operands))
+    let sources: Vec<(u32, Buf)> = team.before_me().map(|from| (from, Buf::User)).collect();
+    let dst = dst.unwrap_or_else(|| b.room(own.span.len));
+    Some(fold_incoming(b, team, own, &sources, Then::Keep(dst)))
 }
+
+/// What becomes of a slice that is folded.
+#[derive(Clone, Copy)]
+enum Then {
+    Keep(Span),
+    /// Sent on, as a partial result.
+    Send(Rank),
+}
+
+/// Folds what comes from `sources`, each with the type in which it travels, with the own value, in the order of their numbers.
+///
+/// What comes lies in scratch for a few slices: where those are not folded yet, the next is not received.
+fn fold_incoming(
+    b: &mut Build<'_>,
+    team: &Team,
+    own: &Value,
+    sources: &[(u32, Buf)],
+    then: Then,
+) -> Value {
+    let slices: Vec<Span> = b.cut(own.span).collect();
+    let longest = slices.iter().map(|s| s.len).max().unwrap_or(0);
+    let n_areas = slices.len().min(SLICES_AHEAD);
+    let areas: Vec<Vec<Span>> = (0..n_areas)
+        .map(|_| sources.iter().map(|_| b.room(longest)).collect())
+        .collect();
+    let mut folded = Vec::with_capacity(slices.len());
+    for (i, slice) in slices.iter().enumerate() {
+        let at = (slice.at - own.span.at, slice.len);
+        let mut operands = vec![(team.me, own.part(at))];
+        for (&(from, wire), area) in sources.iter().zip(&areas[i % n_areas]) {
+            let came = b.recv(team.rank(from), sub(*area, (0, slice.len)), wire);
+            operands.push((from, came));
+        }
+        let first = operands.get(1).map_or(*slice, |(_, came)| came.span);
+        operands.sort_by_key(|(from, _)| *from);
+        let operands: Vec<Value> = operands.into_iter().map(|(_, value)| value).collect();
+        match then {
+            Then::Keep(dst) => folded.push(b.fold(sub(dst, at), &operands)),
+            Then::Send(to) => {
+                let partial = b.fold(first, &operands);
+                b.send(to, &partial, Buf::Scratch);
+            }
+        }
+    }
+    match then {
+        Then::Keep(dst) => Value::join(dst, &folded),
+        Then::Send(_) => b.plain(own.span),
+    }
+}
+
+/// How many slices from one rank are received before the first of them is folded.
+const SLICES_AHEAD: usize = 8;
 
 /// Along each of `shapes` its share of the vector, into `dst` of the first.
 pub(crate) fn reduce_along(
@@ -303,29 +350,24 @@ pub(crate) fn reduce(
 ) -> Option<Value> {
     let n = team.len();
     let node = shape.node(team.me, n);
-    let mut operands = vec![(team.me, own.clone())];
-    for &child in node.children.iter() {
-        let is_leaf = shape.node(child, n).children.is_empty();
-        let wire = if is_leaf { first } else { Buf::Scratch };
-        let room = b.room(own.span.len);
-        operands.push((child, b.recv(team.rank(child), room, wire)));
+    let wire = |child: &u32| match shape.node(*child, n).children.is_empty() {
+        true => (*child, first),
+        false => (*child, Buf::Scratch),
+    };
+    let sources: Vec<(u32, Buf)> = node.children.iter().map(wire).collect();
+    match (node.parent, &sources[..]) {
+        (None, []) => Some(b.place(dst, own)),
+        (None, _) => Some(fold_incoming(b, team, own, &sources, Then::Keep(dst))),
+        (Some(parent), []) => {
+            b.send(team.rank(parent), own, first);
+            None
+        }
+        (Some(parent), _) => {
+            let up = Then::Send(team.rank(parent));
+            fold_incoming(b, team, own, &sources, up);
+            None
+        }
     }
-    operands.sort_by_key(|(v, _)| *v);
-    let all: Vec<Value> = operands.into_iter().map(|(_, value)| value).collect();
-    let Some(parent) = node.parent else {
-        return Some(b.fold(dst, &all));
-    };
-    let (value, wire) = if all.len() == 1 {
-        (own.clone(), first)
-    } else {
-        let here = all
-            .iter()
-            .find(|v| v.span.buf == Buf::Scratch && v.span != own.span);
-        let place = here.map_or(own.span, |v| v.span);
-        (b.fold(place, &all), Buf::Scratch)
-    };
-    b.send(team.rank(parent), &value, wire);
-    None
 }
 
 /// The value of the team's first for everybody, in `dst`; the first may have it elsewhere, too.
