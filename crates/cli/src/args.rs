@@ -1,7 +1,7 @@
 //! The command line: what can be said, and what `--help` tells.
 
 use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// Trains one model with many processes: all-reduce, or with nobody in charge.
 #[derive(Parser, Debug)]
@@ -13,7 +13,8 @@ use std::{ffi::OsString, time::Duration};
     styles = styling::Styles::styled().header(styling::AnsiColor::Yellow.on_default()),
     after_help = "Examples:\n  \
         gaggle demo                        train on the digits that ship with gaggle, with 4 processes\n  \
-        gaggle run -n 4 ./my-program       start 4 copies of my-program as the ranks of one job\n\n\
+        gaggle run -n 4 ./my-program       start 4 copies of my-program as the ranks of one job\n  \
+        gaggle trace                       tell who waited for whom in the job that failed last\n\n\
         `gaggle COMMAND --help` tells more about each command."
 )]
 pub(crate) struct Args {
@@ -25,6 +26,7 @@ pub(crate) struct Args {
 pub(crate) enum Task {
     Run(RunArgs),
     Demo(DemoArgs),
+    Trace(TraceArgs),
 }
 
 /// Start N copies of a program on this machine, as the ranks of one job
@@ -95,6 +97,37 @@ pub(crate) struct DemoArgs {
     pub(crate) options: Vec<OsString>,
 }
 
+/// Tell from the ranks' recordings what they did last, and who waited for whom
+#[derive(ClapArgs, Debug)]
+#[command(after_long_help = TRACE_HELP)]
+pub(crate) struct TraceArgs {
+    /// Recordings of one job, or a directory, of which the latest job is taken; by default the directory that ranks on this machine write to
+    #[arg(value_name = "FILE|DIR")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Write a time line that Perfetto opens
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Look at the last N operations of each rank only
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<usize>,
+    /// Print the report as JSON, times in nanoseconds
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const TRACE_HELP: &str = "\
+Each rank that has called `gaggle::join()` keeps its last few thousand operations in a file, which
+goes when the rank leaves in order and stays when an operation has failed, a rank was lost, or the
+process was killed. Old files go by themselves: after a week, or when there are more than 64.
+
+Files lie in GAGGLE_TRACE_DIR, or else in gaggle-trace-<uid> in XDG_RUNTIME_DIR or the directory for
+temporary files. For a job on several hosts, copy them into one directory and name that.
+GAGGLE_TRACE=off, given to the ranks, switches recording off.
+
+Examples:
+  gaggle trace
+  gaggle trace -o timeline.json /tmp/from-all-hosts";
+
 /// A number of ranks.
 pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
@@ -128,7 +161,7 @@ mod tests {
     fn run_args(line: &str) -> Result<RunArgs, clap::Error> {
         match Args::try_parse_from(line.split(' '))?.task {
             Task::Run(args) => Ok(args),
-            Task::Demo(_) => panic!("{line} is not a run"),
+            _ => panic!("{line} is not a run"),
         }
     }
 

@@ -31,6 +31,9 @@ pub(crate) enum Failure {
     /// `GAGGLE_DEMO` names no file.
     #[error("GAGGLE_DEMO is {}, but there is no such file", .0.display())]
     NoSuchDemo(PathBuf),
+    /// The recordings cannot be found, read or put together.
+    #[error("{0}")]
+    Trace(String),
     /// The command line makes no sense.
     #[error("{0}\nTry `gaggle demo --help`.")]
     Usage(String),
@@ -46,6 +49,7 @@ impl Failure {
             },
             Failure::NoDemo { .. } | Failure::NoSuchDemo(_) => 127,
             Failure::Usage(_) => 2,
+            Failure::Trace(_) => 1,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }
     }

@@ -1,4 +1,4 @@
-//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it.
+//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom.
 //!
 //! It parses and prints; starting and ending ranks is `gaggle-launch`, the store in which they meet is `gaggle-transport`. Neither the engine nor the machine-learning framework is part of it.
 
@@ -8,6 +8,7 @@ mod args;
 mod demo;
 mod failure;
 mod run;
+mod trace;
 
 use args::{Args, Task};
 use clap::Parser;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let code = match &args.task {
         Task::Run(args) => run::run(args),
         Task::Demo(args) => demo::demo(args),
+        Task::Trace(args) => trace::trace(args),
     };
     match code {
         // Exit codes are 8 bits on this side of the system: 0..=255 by construction.

@@ -1,6 +1,6 @@
 //! `gaggle run`: a store for the ranks to meet in, the ranks, and the last word.
 
-use crate::{args::RunArgs, failure::Failure};
+use crate::{args::RunArgs, failure::Failure, trace};
 use gaggle_launch::{Job, Joined};
 use gaggle_transport::{
     auth::{Credentials, Secret},
@@ -27,6 +27,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32, Failure> {
 pub(crate) fn launch(job: Job, ranks: u32) -> Result<i32, Failure> {
     let meeting = Meeting::open(ranks)?;
     let outcome = meeting.invite(job).run()?;
+    // Before the first cause, which is said last.
+    if let Some(place) = trace::after_job(&meeting.job, outcome.code() != 0) {
+        eprintln!("{place}");
+    }
     eprint!("{outcome}");
     Ok(outcome.code())
 }

@@ -4,6 +4,7 @@ use crate::{
     EngineConfig,
     env::{self, LOOKED_FOR, Meeting, Member, Place, SecretSource},
     local,
+    recording::{self, Recording},
     secret::{self, PrivateFile},
 };
 use gaggle_core::{Cause, Error, Group, Rank, SystemClock};
@@ -32,6 +33,9 @@ use std::{
 ///
 /// `GAGGLE_TIMEOUT`, in seconds, is the deadline of the meeting and of every operation that names none; 300 by default.
 ///
+/// What the rank does is recorded: its last few thousand operations, in a file of 1 MiB that survives a crash, in `GAGGLE_TRACE_DIR` or else in `gaggle-trace-<uid>` under `XDG_RUNTIME_DIR` or the directory for temporary files.
+/// The file goes when the rank leaves and nothing has gone wrong; otherwise `gaggle trace` shows who waited for whom. `GAGGLE_TRACE=off` switches it off. Where it cannot be written a warning says so, and nothing else happens.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -57,6 +61,10 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
                 "gaggle: {LOOKED_FOR} are not set, so this is a world of one; start several ranks with `gaggle run -n 4 -- PROGRAM`"
             );
             let engine = local::alone(config)?;
+            if let Some(recording) = Recording::begin(1) {
+                let about = recording::about(&recording::own_name(), 1, Rank(0), recording::draw());
+                recording.attach(&engine, about);
+            }
             Ok(Job {
                 group: engine.group(),
                 engine: Some(engine),
@@ -183,6 +191,11 @@ fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
         }
     };
     let engine = connect(member, &store, &creds, config, deadline)?;
+    if let Some(recording) = Recording::begin(1) {
+        let run = recording::run_of(&store, member.epoch);
+        let about = recording::about(&member.job, member.world, member.rank, run);
+        recording.attach(&engine, about.in_epoch(member.epoch));
+    }
     drop(private);
     Ok(Job {
         group: engine.group(),

@@ -18,6 +18,8 @@
 //! # Ok::<(), gaggle::Error>(())
 //! ```
 //!
+//! Each rank keeps a record of its last operations, which `gaggle trace` reads after a failure: see [`join`].
+//!
 //! What lies where: [`topology`] has the graphs, [`optim`] the update rules, [`ddp`] buckets with overlap and the mixer that rules run on, [`collectives`] the plans behind it all, [`transport`] the links.
 
 #![forbid(unsafe_code)]
@@ -25,6 +27,7 @@
 mod env;
 mod join;
 mod local;
+mod recording;
 mod secret;
 
 pub use join::{Job, join, join_with};
@@ -47,6 +50,8 @@ pub use gaggle_ddp as ddp;
 pub use gaggle_optim as optim;
 /// Graphs: who talks to whom, with what weight.
 pub use gaggle_topology as topology;
+/// The flight recorder: what each rank did last, and who waited for whom.
+pub use gaggle_trace as trace;
 /// Links between ranks, the store, the meeting.
 pub use gaggle_transport as transport;
 

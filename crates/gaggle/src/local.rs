@@ -1,6 +1,9 @@
 //! Ranks as threads of this process, in one call.
 
-use crate::EngineConfig;
+use crate::{
+    EngineConfig,
+    recording::{self, Recording},
+};
 use gaggle_core::{Armed, Control, ControlSink, Error, Group, Rank, SystemClock, Wake};
 use gaggle_engine::Engine;
 use gaggle_transport::{control, inproc};
@@ -15,6 +18,8 @@ use std::{
 ///
 /// The ranks are joined by the in-process transport and the real engine, so a program does here what it does as `n` processes, bit for bit.
 /// When a rank's `f` returns, the rank leaves politely.
+///
+/// Each rank's operations are recorded as by [`join`](crate::join), in a file of its own; many ranks keep fewer operations each, 64 MiB together.
 ///
 /// Threads: one `gaggle-rank-N` and one `gaggle-progress-N` per rank; all are gone on return.
 ///
@@ -54,6 +59,13 @@ pub fn local_with<R: Send>(
     f: impl Fn(Group) -> R + Sync,
 ) -> Result<Vec<R>, Error> {
     let members = world(n, &config)?;
+    if let Some(recording) = Recording::begin(n) {
+        let (name, run) = (recording::own_name(), recording::draw());
+        for member in &members {
+            let about = recording::about(&name, n as u32, member.rank, run);
+            recording.attach(&member.engine, about);
+        }
+    }
     let panics = Mutex::new(Vec::new());
     let run = |member: Member| member.run(&f, &panics);
     let ended = thread::scope(|scope| -> Result<Vec<Ended<R>>, Error> {
@@ -121,6 +133,7 @@ impl Member {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(panic);
+                self.engine.keep_recording(&why);
                 self.control.declare_lost(self.rank, &why);
                 Ended {
                     result: None,
