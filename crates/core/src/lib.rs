@@ -49,7 +49,7 @@ pub use reduce::{
 pub use store::Store;
 pub use topology::{Form, MixingFacts, Round, Topology};
 pub use transport::{
-    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Sink, Transfer, Transport,
+    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, Sink, Transfer, Transport,
     TransportError, Verdict, Wake, XferId,
 };
 

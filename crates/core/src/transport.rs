@@ -43,6 +43,33 @@ pub struct Transfer<'a> {
     pub loan: Option<Loan>,
 }
 
+impl Transfer<'_> {
+    /// Refuses what cannot be moved, before anything is touched: what every [`Transport::post`] begins with.
+    ///
+    /// # Errors
+    /// [`TransportError::NoLink`] where `peers`, ascending, does not have the peer; [`TransportError::Misuse`].
+    pub fn check(&self, me: Rank, peers: &[Rank]) -> Result<(), TransportError> {
+        if self.peer == me || peers.binary_search(&self.peer).is_err() {
+            return Err(TransportError::NoLink(self.peer));
+        }
+        let what = if self.unit == 0 || self.unit > 16 {
+            "a unit of 1 to 16 bytes is needed"
+        } else if !self.bytes.is_multiple_of(u64::from(self.unit)) {
+            "the length is not a whole number of units"
+        } else if self.head.len() > HEAD_MAX {
+            "the head is too long"
+        } else if self.dir == Dir::Recv && (!self.head.is_empty() || self.loan.is_some()) {
+            "a receive has neither head nor loan"
+        } else if self.loan.is_some_and(|l| l.len() as u64 != self.bytes) {
+            "the loan's length is not the message's"
+        } else {
+            return Ok(());
+        };
+        let peer = self.peer;
+        Err(TransportError::Misuse { peer, what })
+    }
+}
+
 /// Whether a message is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -116,6 +143,80 @@ pub trait Outlet {
     fn room(&mut self) -> &mut [u8];
     /// The first `n` bytes of `room` have been filled.
     fn commit(&mut self, n: usize);
+}
+
+/// Bytes that have arrived, in a slice: an [`Inlet`] for any transport.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    bytes: &'a [u8],
+    used: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// Shows the whole units of `bytes`.
+    pub fn new(bytes: &'a [u8], unit: u32) -> Self {
+        let whole = bytes.len() - bytes.len() % unit as usize;
+        Piece {
+            bytes: &bytes[..whole],
+            used: 0,
+        }
+    }
+
+    /// How many of them have been consumed.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+}
+
+impl Inlet for Piece<'_> {
+    fn peek(&mut self) -> &[u8] {
+        &self.bytes[self.used..]
+    }
+
+    fn consume(&mut self, n: usize) {
+        debug_assert!(
+            n <= self.bytes.len() - self.used,
+            "consumed what was not shown"
+        );
+        self.used = self.bytes.len().min(self.used + n);
+    }
+}
+
+/// Room for bytes that leave, in a slice: an [`Outlet`] for any transport.
+#[derive(Debug)]
+pub struct Room<'a> {
+    buf: &'a mut [u8],
+    filled: usize,
+}
+
+impl<'a> Room<'a> {
+    /// Offers the whole units of `buf`.
+    pub fn new(buf: &'a mut [u8], unit: u32) -> Self {
+        let whole = buf.len() - buf.len() % unit as usize;
+        Room {
+            buf: &mut buf[..whole],
+            filled: 0,
+        }
+    }
+
+    /// How many of them have been filled.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+}
+
+impl Outlet for Room<'_> {
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.buf[self.filled..]
+    }
+
+    fn commit(&mut self, n: usize) {
+        debug_assert!(
+            n <= self.buf.len() - self.filled,
+            "committed more than there was room for"
+        );
+        self.filled = self.buf.len().min(self.filled + n);
+    }
 }
 
 /// What the engine is to a transport: it lends memory for the length of one call, never longer.
