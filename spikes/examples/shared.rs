@@ -75,12 +75,26 @@ fn compare(members: &mut Members, me: Rank, world: u32) -> Result<()> {
         let mut x = work::buffer::<f32>(members, 4099)?;
         x.copy_from_slice(&work::contribution::<f32>(me, 4099));
         let mut x = Region::new(x);
-        let plan = plans::broadcast(root, me, world, 4099);
+        let plan = plans::broadcast(root, (me, world), 4099)?;
         members.run(&plan, Weight::ONE, None, &mut x, work::PATIENCE)?;
         let same = x
             .typed::<f32>()
             .is_some_and(|x| *x == work::contribution::<f32>(root, 4099)[..]);
         ensure!(same, "a broadcast from {root}");
+    }
+    for n in [0, 1, 4099] {
+        let mut x = work::buffer::<f64>(members, n)?;
+        x.copy_from_slice(&work::contribution::<f64>(me, n));
+        let mut x = Region::new(x);
+        let mut all = Region::new(work::buffer::<f64>(members, n * world as usize)?);
+        let plan = plans::all_gather((me, world), n as u64)?;
+        members.run(&plan, Weight::ONE, Some(&mut x), &mut all, work::PATIENCE)?;
+        let parts = (0..world).map(|r| work::contribution::<f64>(Rank(r), n));
+        let want = parts.collect::<Vec<_>>().concat();
+        ensure!(
+            all.typed::<f64>().is_some_and(|all| *all == want[..]),
+            "an all-gather"
+        );
     }
     lines.iter().for_each(|line| say(line));
     Ok(())
@@ -96,7 +110,7 @@ fn mismatch(members: &mut Members, me: Rank, world: u32) -> Result<()> {
     } else {
         Reduce::Sum
     };
-    let plan = plans::all_reduce(reduce, me, world, 1000, false);
+    let plan = plans::all_reduce(reduce, (me, world), 1000, false)?;
     let error = members.run(&plan, Weight::ONE, None, &mut x, work::PATIENCE);
     let error = error.err().context("it went well")?;
     let intact = x
@@ -125,11 +139,11 @@ fn fail(
     let mut x = work::buffer::<f32>(members, N as usize)?;
     x.copy_from_slice(&work::contribution::<f32>(me, N as usize));
     let mut x = Region::new(x);
-    let plan = plans::all_reduce(Reduce::Sum, me, world, N, false);
+    let plan = plans::all_reduce(Reduce::Sum, (me, world), N, false)?;
     // All are here, and one operation has gone well.
     let mut y = work::buffer::<f32>(members, 1)?;
     y[0] = 1.0;
-    let warm = plans::all_reduce(Reduce::Sum, me, world, 1, false);
+    let warm = plans::all_reduce(Reduce::Sum, (me, world), 1, false)?;
     members.run(
         &warm,
         Weight::ONE,
@@ -183,7 +197,7 @@ fn time(members: &mut Members, me: Rank, world: u32) -> Result<()> {
         let mut x = work::buffer::<f32>(members, n as usize)?;
         x.fill(1.0);
         let mut x = Region::new(x);
-        let plan = plans::all_reduce(Reduce::Max, me, world, n, false);
+        let plan = plans::all_reduce(Reduce::Max, (me, world), n, false)?;
         let mut times = Vec::new();
         for _ in 0..100 {
             let start = Instant::now();
@@ -198,7 +212,7 @@ fn time(members: &mut Members, me: Rank, world: u32) -> Result<()> {
     if me == Rank(0) {
         // Nobody else comes: the deadline is over at once, and what is left is the severing.
         let mut x = Region::new(work::buffer::<f32>(members, 16 << 20)?);
-        let plan = plans::all_reduce(Reduce::Max, me, world, 16 << 20, false);
+        let plan = plans::all_reduce(Reduce::Max, (me, world), 16 << 20, false)?;
         let start = Instant::now();
         let result = members.run(&plan, Weight::ONE, None, &mut x, Duration::ZERO);
         println!(

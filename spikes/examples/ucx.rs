@@ -1,6 +1,6 @@
 //! The transport's contract over UCX's active messages, and the engine on top.
 //!
-//! `cargo run -p gaggle-spikes --bin spike-ucx -- [TLS]` needs `libucp.so.0` at run time (Debian: libucx0) and says so where it is absent; TLS is UCX's own list of transports: `tcp` (where deaths are noticed), or for example `posix,cma`.
+//! `cargo run -p gaggle-spikes --bin spike-ucx -- [TLS [deaths]]` needs `libucp.so.0` at run time (Debian: libucx0) and says so where it is absent; TLS is UCX's own list of transports: `tcp` (where deaths are noticed), or for example `posix,cma`; `deaths` asks others to notice them, too.
 
 use gaggle_core::{Max, Mean, Rank, SystemClock, Transport};
 use gaggle_engine::{Engine, EngineConfig};
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
         }
     };
     // Without sockets a dead peer looks like a silent one.
-    let sockets = tls.as_deref() == Some("tcp");
+    let asked = std::env::args().nth(2).is_some_and(|a| a == "deaths");
+    let sockets = tls.as_deref() == Some("tcp") || asked;
     match contract_and_engine(&context, sockets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

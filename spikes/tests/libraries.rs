@@ -14,8 +14,9 @@ fn run(command: Command) -> String {
 }
 
 #[test]
-fn ucx_keeps_the_contract_over_sockets_and_over_shared_memory() {
-    for tls in ["tcp", "posix"] {
+fn ucx_keeps_the_contract() {
+    let all = std::env::var_os("GAGGLE_EXHAUSTIVE").is_some();
+    for tls in ["tcp", "posix"].into_iter().take(if all { 2 } else { 1 }) {
         let mut ucx = Command::new(env!("CARGO_BIN_EXE_spike-ucx"));
         ucx.arg(tls);
         let out = run(ucx);

@@ -207,7 +207,8 @@ impl Members {
 
     fn execute(&self, run: &Run<'_>) -> Result<Fused, Trouble> {
         let mut places = None;
-        let mut total = Weight::ZERO;
+        let alone = run.plan.world == 1 && run.plan.n_slots > 0;
+        let mut total = if alone { run.weight } else { Weight::ZERO };
         for step in run.plan.iter() {
             match (&step.action, &places) {
                 (Action::Arrive { phase }, _) => self.arrive(run, *phase),
@@ -234,7 +235,18 @@ impl Members {
                 (Action::GroupCopy { from, src, dst }, Some(places)) => {
                     self.group_copy(run, places, *from, (*src, *dst));
                 }
-                (Action::Copy { src, dst, .. }, _) if src.buf == Buf::Input => {
+                (
+                    Action::Copy {
+                        src,
+                        dst,
+                        unless_zero,
+                    },
+                    _,
+                ) if src.buf == Buf::Input => {
+                    // The only slot that is filled before anybody has come is this rank's own weight.
+                    if unless_zero.is_some() && run.weight == Weight::ZERO {
+                        continue;
+                    }
                     let own = &self.segments[self.me.idx()];
                     self.copy(run, (own, run.input, *src), (run.output, *dst));
                 }

@@ -92,7 +92,7 @@ pub fn all_reduces<T: Sample>(
             } else {
                 io.copy_from_slice(&mine);
             }
-            let plan = plans::all_reduce(reduce, me, world, n as u64, how == "out");
+            let plan = plans::all_reduce(reduce, (me, world), n as u64, how == "out")?;
             let mut io = Region::new(io);
             members.run(&plan, weight(me), input.as_mut(), &mut io, PATIENCE)?;
             let intact =
