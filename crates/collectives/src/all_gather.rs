@@ -4,7 +4,7 @@
 //!
 //! Parts are received where they belong, and sent from there.
 //!
-//! Cost, with P ranks and S bytes in all: S(P−1)/P bytes sent per rank on average (by recursive doubling one rank may send another S where P is no power of two).
+//! Cost, with P ranks and S bytes in all: S(P−1)/P bytes sent per rank on average (by recursive doubling up to 2S where P is no power of two).
 //! Rounds: 1 directly, P−1 around a ring, ⌈log₂P⌉ by Bruck, ⌊log₂P⌋ by recursive doubling, two more where P is no power of two.
 //!
 //! Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997; Thakur, Rabenseifner and Gropp 2005, section 4.1.

@@ -3,7 +3,7 @@
 use crate::binomial;
 use crate::plan::{Action, Buf, Call, Plan, Request};
 use crate::program::{forward, share};
-use gaggle_core::{Algorithm, Codec, DType, OpKind, Rank};
+use gaggle_core::{Algorithm, Codec, Counts, DType, OpKind, Rank};
 use std::{collections::BTreeMap, fmt};
 
 /// What one rank's part costs. Bytes are payload: headers, descriptors and weights travel beside it.
@@ -42,7 +42,7 @@ impl Cost {
     ///
     /// ```
     /// use gaggle_collectives::{Call, Cost, Request, plan};
-    /// use gaggle_core::{Algorithm, Codec, DType, Rank, Reduce};
+    /// use gaggle_core::{Algorithm, Codec, Counts, DType, Rank, Reduce};
     ///
     /// let request = Request {
     ///     call: Call::AllReduce { reduce: Reduce::Sum, algorithm: Algorithm::Ring },
@@ -155,20 +155,24 @@ pub fn bytes_sent(req: &Request, dtype: DType) -> Option<u64> {
                 (req.len - own + others * own) * plain
             }
             Algorithm::RecursiveDoubling => doubling_bytes(req, dtype),
-            _ if req.world == 1 => 0,
+            Algorithm::Ring if req.world == 1 => 0,
             // All chunks but the owned one while reducing; all but the next rank's while gathering.
-            _ => {
+            Algorithm::Ring => {
                 let partial = partial_size(req, dtype);
                 let owned = chunk(forward(req.rank.0, 1, req.world));
                 let not_sent = chunk(forward(req.rank.0, 2, req.world));
                 (req.len - owned) * partial + (req.len - not_sent) * plain
             }
+            _ => return None,
         },
         Call::Broadcast {
             root,
             algorithm: Algorithm::Binomial,
         } => u64::from(binomial::n_children_of(req.rank, *root, req.world)) * req.len * plain,
-        Call::AllGather { .. } => others * req.len * plain,
+        Call::AllGather {
+            counts: Counts::Equal,
+            algorithm: Algorithm::Ring | Algorithm::Direct,
+        } => others * req.len * plain,
         Call::Barrier => 0,
         Call::Mix { to, .. } => to.len() as u64 * req.len * plain,
         _ => return None,

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | reduce-scatter | log₂Q, two more where P > Q | S(Q−1)/Q, S and one part more where P > Q |
 //! | all-reduce | 2·log₂Q, two more where P > Q | 2S(Q−1)/Q, up to S more where P > Q |
-//! | reduce | 2·log₂Q, one more where P > Q | at most 2S(Q−1)/Q |
+//! | reduce | 2·log₂Q, one more where P > Q | at most S(Q−1)/Q + S/2 |
 //!
 //! Partial results travel in the accumulator type where it is wider.
 //!

@@ -3,16 +3,43 @@
 //! Planning is a pure function of a [`Request`]; the crate knows no thread, no clock and no socket.
 //! A [`Plan`] is one rank's graph of steps: [`plan()`] makes it, [`check()`] proves all ranks' plans together, [`Cost`] counts what they send, [`explain()`] prints them, [`mutants`] breaks them on purpose; an engine carries them out.
 //!
-//! | Operation | Algorithm | Rounds | Bytes sent per rank (P ranks, S bytes) |
+//! P ranks, S bytes: the whole vector, or all parts together. Bytes are the most that one rank sends; n slices follow each other through a chain or tree at one more round each.
+//!
+//! | Operation | Algorithm | Rounds | Bytes sent by a rank |
 //! |---|---|---|---|
 //! | all-reduce | ring | 2(P−1) | 2S(P−1)/P |
-//! | all-reduce | recursive doubling | ⌈log₂P⌉, one more where P is no power of two | at most S(⌊log₂P⌋+1) |
-//! | all-reduce | direct; the one with a codec | 2 | 2S(P−1)/P |
-//! | broadcast | binomial | ⌈log₂P⌉ | the root S·⌈log₂P⌉, a leaf 0 |
-//! | all-gather | ring | P−1 | S(P−1), S per rank |
-//! | all-gather | direct | 1 | S(P−1), S per rank |
+//! | | recursive doubling | ⌈log₂P⌉, one more where P is no power of two | S·⌈log₂P⌉; S more where P is no power of two and one round less |
+//! | | direct; also with a codec and with error feedback | 2 | 2S(P−1)/P |
+//! | | halving-doubling (Rabenseifner) | 2⌊log₂P⌋, two more where P is no power of two | 2S(Q−1)/Q for Q the power of two; up to S more |
+//! | | binomial, k-nomial: to rank 0 and back | 2⌈logₖP⌉ | (k−1)·S·⌈logₖP⌉ |
+//! | | double tree | about 4·log₂P | 2S |
+//! | | two-level: ring, recursive doubling, direct (also with a codec), halving-doubling, double tree, binomial | 2 inside a host, the other's between | inside 2S(L−1)/L for L ranks on a host, between 1/L of the other's |
+//! | | fused, over mapped memory | two arrivals | none: each reads and writes S/P of every member's |
+//! | reduce | direct | 1 | S |
+//! | | binomial, k-nomial, double tree, two-level binomial | ⌈logₖP⌉; about 2·log₂P | S |
+//! | | halving-doubling | 2⌊log₂P⌋, one more where P is no power of two | S(Q−1)/Q + S/2 |
+//! | broadcast | direct | 1 | S(P−1) |
+//! | | binomial, k-nomial, two-level binomial | ⌈logₖP⌉ | (k−1)·S·⌈logₖP⌉ |
+//! | | double tree | about 2·log₂P | S |
+//! | | pipelined, two-level pipelined | P−1 | S |
+//! | | fused | two arrivals | none |
+//! | gather(v), scatter(v) | direct | 1 | a part; the root of a scatter all others' |
+//! | | binomial | ⌈log₂P⌉ | S/2; the root of a scatter all others' parts |
+//! | all-gather(v) | ring, direct, two-level ring | P−1, 1, H for H hosts | S(P−1)/P |
+//! | | recursive doubling | ⌊log₂P⌋, two more where P is no power of two | S(P−1)/P; up to 2S |
+//! | | Bruck | ⌈log₂P⌉ | S(P−1)/P |
+//! | | fused | two arrivals | none |
+//! | reduce-scatter(v) | direct, ring, two-level direct | 1, P−1, 2 | S(P−1)/P |
+//! | | halving-doubling | log₂P, two more where P is no power of two | S(P−1)/P; S and a part more |
+//! | | fused | two arrivals | none |
+//! | all-to-all(v) | direct | 1 | S(P−1)/P |
+//! | all-to-all | Bruck | ⌈log₂P⌉ | S/2·⌈log₂P⌉ |
 //! | barrier | dissemination | ⌈log₂P⌉ | 0 |
-//! | neighbour average | neighbour; also with a codec | 1 | S for each out-neighbour |
+//! | neighbour average, neighbour all-gather(v) | neighbour; the average also with a codec | 1 | S for each out-neighbour |
+//! | average between machines | hierarchical; also with a codec | 3 | inside 2S(L−1)/L, between S/L for each out-machine |
+//! | message | direct | 1 | S |
+//!
+//! Partial results of 16-bit floats travel as f32, so that what they send counts twice, except by direct, fused and neighbour plans, which have none.
 //!
 //! ```
 //! use gaggle_collectives::{Call, Cost, Promise, Request, check, plan};
@@ -25,7 +52,7 @@
 //!     len: 1000,
 //!     slice: 128,
 //!     codec: Codec::Bf16,
-//!     widen: false,
+//!     ..Request::default()
 //! });
 //! let plans: Vec<_> = promise.requests().iter().map(plan).collect::<Result<_, _>>()?;
 //! check(&plans, &promise)?;

@@ -1,8 +1,8 @@
-//! Lengths that do not fit 32 bits, and many ranks.
+//! Lengths that do not fit 32 bits, many ranks, and what the crate's table says of rounds and bytes.
 
 use crate::{all_reduce, cases, plans, request};
-use gaggle_collectives::{Action, Buf, Call, Plan, Promise, Request, Span, plan};
-use gaggle_core::{Algorithm, Counts, OpKind, Rank, Reduce};
+use gaggle_collectives::{Action, Buf, Call, Cost, Plan, Promise, Request, Span, plan};
+use gaggle_core::{Algorithm, Counts, DType, OpKind, Rank, Reduce};
 use std::collections::BTreeMap;
 
 /// The same step, each element standing for `by`.
@@ -234,5 +234,95 @@ fn is_inside(plan: &Plan, action: &Action) -> bool {
         }
         Action::Copy { src, dst, .. } => inside(*src) && inside(*dst),
         _ => true,
+    }
+}
+
+/// The table in the crate's documentation: the longest chain of messages, and the most bytes that one rank sends, of a vector (or all parts) of S bytes.
+#[test]
+fn rounds_and_bytes_are_those_of_the_table() {
+    use Algorithm as A;
+    use OpKind as K;
+    // Worlds of 8 and 13 ranks: rounds; bytes in units of S/(8·13·6).
+    const S: u64 = 8 * 13 * 6;
+    let others = |p: u64| S / p * (p - 1);
+    let table: &[(K, A, [u64; 2], [u64; 2])] = &[
+        (
+            K::AllReduce,
+            A::Ring,
+            [14, 24],
+            [2 * others(8), 2 * others(13)],
+        ),
+        (K::AllReduce, A::RecursiveDoubling, [3, 5], [3 * S, 4 * S]),
+        (
+            K::AllReduce,
+            A::Direct,
+            [2, 2],
+            [2 * others(8), 2 * others(13)],
+        ),
+        (
+            K::AllReduce,
+            A::HalvingDoubling,
+            [6, 8],
+            [2 * others(8), 2 * others(8) + S],
+        ),
+        (K::AllReduce, A::Binomial, [6, 8], [3 * S, 4 * S]),
+        (K::AllReduce, A::DoubleTree, [12, 16], [2 * S, 2 * S]),
+        (K::Reduce, A::Direct, [1, 1], [S, S]),
+        (K::Reduce, A::Binomial, [3, 4], [S, S]),
+        (K::Reduce, A::DoubleTree, [6, 8], [S, S]),
+        (
+            K::Reduce,
+            A::HalvingDoubling,
+            [6, 7],
+            [others(8) + S / 2, others(8) + S / 2],
+        ),
+        (K::Broadcast, A::Direct, [1, 1], [7 * S, 12 * S]),
+        (K::Broadcast, A::Binomial, [3, 4], [3 * S, 4 * S]),
+        (K::Broadcast, A::DoubleTree, [6, 8], [S, S]),
+        (K::Broadcast, A::Pipelined, [7, 12], [S, S]),
+        (K::Gather, A::Direct, [1, 1], [S / 8, S / 13]),
+        (K::Gather, A::Binomial, [3, 4], [S / 2, S / 2]),
+        (K::Scatter, A::Binomial, [3, 4], [others(8), others(13)]),
+        (
+            K::AllGather,
+            A::RecursiveDoubling,
+            [3, 5],
+            [others(8), 2 * S],
+        ),
+        (K::AllGather, A::Bruck, [3, 4], [others(8), others(13)]),
+        (K::ReduceScatter, A::Direct, [1, 1], [others(8), others(13)]),
+        (K::ReduceScatter, A::Ring, [7, 12], [others(8), others(13)]),
+        (
+            K::ReduceScatter,
+            A::HalvingDoubling,
+            [3, 5],
+            [others(8), S + S / 13],
+        ),
+        (K::AllToAll, A::Direct, [1, 1], [others(8), others(13)]),
+        (K::AllToAll, A::Bruck, [3, 4], [3 * S / 2, 2 * S]),
+    ];
+    for (kind, algorithm, rounds, bytes) in table {
+        for ((world, rounds), bytes) in [8, 13].into_iter().zip(rounds).zip(bytes) {
+            let is_whole = matches!(kind, K::AllReduce | K::Reduce | K::Broadcast);
+            let len = if is_whole { S } else { S / u64::from(world) };
+            let promise = cases::case(*kind, *algorithm, world, len, 0).unwrap();
+            let all = plans(&promise);
+            let what = format!("{kind:?} by {algorithm} on {world}");
+            let depth = gaggle_collectives::check::depth(&all).unwrap();
+            let most = all
+                .iter()
+                .map(|p| Cost::of(p, DType::U8).unwrap().bytes_sent);
+            let most = most.max().unwrap();
+            // "About", "up to", "at most".
+            let loose = algorithm == &A::DoubleTree || !world.is_power_of_two();
+            assert!(
+                depth == *rounds || loose && depth < *rounds,
+                "{what}: {depth} rounds"
+            );
+            assert!(
+                most == *bytes || loose && most < *bytes,
+                "{what}: {most} bytes"
+            );
+        }
     }
 }
