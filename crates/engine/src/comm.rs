@@ -8,8 +8,9 @@ use crate::{
     op::{OpStart, group_rank},
     program::Program,
     raw_memory::OpMemory,
-    select::{Choice, Identity, choose, explain, hosts_of},
+    select::{Choice, Identity, choose, explain, hosts_of, is_user, result_of},
     sync::Arc,
+    user,
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
@@ -49,6 +50,7 @@ impl EngineComm {
 
     fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
+        user::refuse_inside(name)?;
         if std::process::id() != self.shared.pid {
             return Err(Cause::Forked { op: name.into() }.into());
         }
@@ -83,7 +85,10 @@ impl EngineComm {
         completion: &Arc<Completion>,
     ) {
         let name = choice.kind.name();
-        let dtype = memory.shape().dtype;
+        let shape = memory.shape();
+        let dtype = shape.dtype;
+        let world = self.info.world_ranks.len() as u32;
+        let result = result_of(&op.kind, &shape, self.info.rank, world);
         let mut counting = None;
         if choice.extent.discover {
             let made = match memory.is_owned() {
@@ -131,6 +136,9 @@ impl EngineComm {
             then,
             counts: vec![],
             weight: choice.weight,
+            user: op.user.clone().filter(|_| is_user(&op.kind)),
+            tensor: op.feedback.filter(|_| choice.request.feedback),
+            result,
             started: now,
             deadline: now.saturating_add(timeout),
             warn_at,
@@ -271,6 +279,7 @@ impl Communicator for EngineComm {
 
     fn subgroup(&self, members: &[Rank], key: &str) -> Result<Arc<dyn Communicator>, Error> {
         let name = "subgroup";
+        user::refuse_inside(name)?;
         let mut world_ranks = Vec::with_capacity(members.len());
         for rank in members {
             let Some(world) = self.info.world_ranks.get(rank.idx()) else {
@@ -325,13 +334,29 @@ impl Communicator for EngineComm {
         Ok(format!("{} by {why}", choice.kind.name()))
     }
 
-    fn feedback(&self, _tensor: u64) -> Option<Vec<f32>> {
-        None
+    fn feedback(&self, tensor: u64) -> Option<Vec<f32>> {
+        if user::inside() {
+            return None;
+        }
+        let state = self.shared.state.lock();
+        state.residuals.get(self.info.id, tensor)
     }
 
-    fn set_feedback(&self, _tensor: u64, _residual: Vec<f32>) {}
+    fn set_feedback(&self, tensor: u64, residual: Vec<f32>) {
+        if user::inside() {
+            return tracing::warn!(
+                tensor,
+                "error feedback is not set from inside a user's reduction"
+            );
+        }
+        let mut state = self.shared.state.lock();
+        state.residuals.set(self.info.id, tensor, residual);
+    }
 
     fn abort(&self, reason: &str) {
+        if user::inside() {
+            return tracing::warn!("no abort from inside a user's reduction: let it panic");
+        }
         let mut state = self.shared.state.lock();
         let shared = &*self.shared;
         shared.guarded(&mut state, |state| {
@@ -393,6 +418,11 @@ struct Canceller {
 
 impl Cancel for Canceller {
     fn cancel(&self, reason: &str) {
+        if user::inside() {
+            return tracing::warn!(
+                "nothing is cancelled from inside a user's reduction: let it panic"
+            );
+        }
         let mut state = self.shared.state.lock();
         // Looked up under the engine's lock, under which operations begin and end.
         let Some((idx, serial)) = self.completion.running() else {
@@ -452,6 +482,14 @@ impl Pending for EnginePending {
         let Some(completion) = self.completion.take() else {
             return Self::lost();
         };
+        if user::inside() && !completion.is_done() {
+            // The operation goes on without its handle.
+            self.completion = Some(completion);
+            return Finished {
+                result: Err(user::refused("wait")),
+                ..Self::lost()
+            };
+        }
         self.shared.help_until(&|| completion.is_done());
         completion.take().unwrap_or_else(Self::lost)
     }
@@ -477,6 +515,7 @@ impl Drop for EnginePending {
             && let Some(Finished {
                 result: Err(error), ..
             }) = completion.detach()
+            && !user::inside()
         {
             self.shared
                 .state

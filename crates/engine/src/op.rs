@@ -7,11 +7,12 @@ use crate::{
     program::Program,
     raw_memory::{OpMemory, Others},
     sync::Arc,
+    user,
 };
-use gaggle_collectives::{Action, Arrive, Operand, Span};
+use gaggle_collectives::{Action, Arrive, Folding, Operand, Span, select::folding};
 use gaggle_core::{
-    Codec, DType, Descriptor, Form, GroupInfo, Inlet, OpId, OpKind, Outlet, Rank, Reduce, Weight,
-    XferId,
+    Cause, Codec, DType, Descriptor, Divisor, Error, Form, GroupInfo, Inlet, Mode, OpId, OpKind,
+    Outlet, Rank, Reduce, UserReduction, Weight, XferId,
 };
 use gaggle_kernels as kernels;
 use gaggle_trace::Ticket;
@@ -47,6 +48,16 @@ pub(crate) enum Status {
     },
 }
 
+/// What of a message is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wire {
+    /// Of the elements, before a codec.
+    pub(crate) dtype: DType,
+    /// Bytes that are not torn apart.
+    pub(crate) unit: u32,
+    pub(crate) bytes: u64,
+}
+
 pub(crate) struct OpState {
     pub(crate) serial: u64,
     pub(crate) id: OpId,
@@ -70,8 +81,20 @@ pub(crate) struct OpState {
     pub(crate) xfers: Vec<Option<(u8, XferId)>>,
     /// The weight that came with each receive.
     arrived_weight: Vec<u64>,
+    /// How far each receive has been decoded.
+    decoding: Vec<kernels::Decoding>,
     /// Weight slots.
     slots: Vec<u64>,
+    /// The function of a user's reduction.
+    user: Option<UserReduction>,
+    /// What is wrong with its steps, once something is: none of them counts any more.
+    pub(crate) broken: Option<Error>,
+    /// Whose error feedback is used.
+    pub(crate) tensor: Option<u64>,
+    /// That feedback, while the operation is in flight.
+    pub(crate) residual: Option<Vec<f32>>,
+    /// Where this rank's result of a reduction is.
+    result: Option<Span>,
     /// Group ranks that have been sent the descriptor.
     pub(crate) described: Vec<bool>,
     pub(crate) left: u32,
@@ -118,6 +141,11 @@ pub(crate) struct OpStart {
     pub(crate) then: Option<Box<Then>>,
     pub(crate) counts: Vec<u64>,
     pub(crate) weight: Weight,
+    pub(crate) user: Option<UserReduction>,
+    /// Whose error feedback is used; `None` where nothing is lost.
+    pub(crate) tensor: Option<u64>,
+    /// Where this rank's result of a reduction will be.
+    pub(crate) result: Option<Span>,
     pub(crate) started: Duration,
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Duration,
@@ -143,7 +171,13 @@ impl OpState {
             phase: vec![Phase::Waiting; n],
             xfers: vec![None; n],
             arrived_weight: vec![0; n],
+            decoding: vec![kernels::Decoding::default(); n],
             slots,
+            user: s.user,
+            broken: None,
+            tensor: s.tensor,
+            residual: None,
+            result: s.result,
             described: vec![false; s.group.world_ranks.len()],
             left: n as u32,
             group: s.group,
@@ -279,8 +313,8 @@ impl OpState {
         }
     }
 
-    /// Type on the wire and bytes of a send or receive.
-    pub(crate) fn wire(&self, step: u32) -> (DType, u64) {
+    /// What of a send or receive is on the wire.
+    pub(crate) fn wire(&self, step: u32) -> Wire {
         let (codec, wire, span) = match &self.program.steps[step as usize].action {
             Action::Send {
                 codec, wire, src, ..
@@ -290,9 +324,14 @@ impl OpState {
             } => (*codec, *wire, *dst),
             other => unreachable!("{other:?} has no wire"),
         };
-        let plain = self.memory.type_of(wire);
-        let dtype = codec.wire_type(plain).unwrap_or(plain);
-        (dtype, span.len * dtype.size() as u64)
+        let dtype = self.memory.type_of(wire);
+        let plain = || span.len * dtype.size() as u64;
+        Wire {
+            dtype,
+            unit: codec.unit(dtype),
+            // Codecs are planned for what they apply to.
+            bytes: codec.wire_bytes(dtype, span.len).unwrap_or_else(plain),
+        }
     }
 
     /// A send whose bytes leave as they are.
@@ -325,30 +364,29 @@ impl OpState {
         else {
             unreachable!("only sends are filled");
         };
-        let (dtype, total) = self.wire(step);
-        let (size, factor) = (dtype.size() as u64, self.factor(scale));
-        while at < total {
+        let wire = self.wire(step);
+        let (unit, factor) = (u64::from(wire.unit), self.factor(scale));
+        let from_type = self.memory.type_of(src.buf);
+        while at < wire.bytes {
             let room = out.room();
-            let n = (room.len() as u64).min(total - at) / size;
+            let n = (room.len() as u64).min(wire.bytes - at) / unit * unit;
             if n == 0 {
                 return;
             }
-            let part = Span {
-                at: src.at + at / size,
-                len: n,
-                ..src
-            };
-            let room = &mut room[..(n * size) as usize];
-            let from = self.memory.bytes(part);
-            let from_type = self.memory.type_of(src.buf);
-            match codec {
-                Codec::None if factor == 1.0 => kernels::convert(room, dtype, from, from_type),
-                Codec::None => kernels::scale(dtype, room, from, factor),
-                _ if factor == 1.0 => kernels::encode(codec, from_type, room, from),
-                _ => scale_and_encode(codec, from_type, room, from, factor),
+            let room = &mut room[..n as usize];
+            if codec == Codec::None && wire.dtype != from_type {
+                // Partial results of 16-bit floats leave in the type that the plan says; they have no factors.
+                let part = Span {
+                    at: src.at + at / unit,
+                    len: n / unit,
+                    ..src
+                };
+                kernels::convert(room, wire.dtype, self.memory.bytes(part), from_type);
+            } else {
+                kernels::encode_at(codec, from_type, room, self.memory.bytes(src), at, factor);
             }
-            out.commit((n * size) as usize);
-            at += n * size;
+            out.commit(n as usize);
+            at += n;
         }
     }
 
@@ -369,51 +407,94 @@ impl OpState {
         else {
             unreachable!("only receives take");
         };
-        let (dtype, total) = self.wire(step);
+        let wire = self.wire(step);
         let bytes = part.peek();
-        let size = dtype.size() as u64;
-        let n = (bytes.len() as u64).min(total - at) / size;
-        let taken = (n * size) as usize;
-        let span = Span {
-            at: dst.at + at / size,
-            len: n,
-            ..dst
-        };
+        let unit = u64::from(wire.unit);
+        let n = (bytes.len() as u64).min(wire.bytes - at) / unit;
+        let taken = (n * unit) as usize;
         // A contribution of weight 0 is not read, wherever it comes from.
         let empty = weight.is_some() && self.arrived_weight[step as usize] == 0;
-        if n > 0 && !empty {
-            self.touch(span);
-            let to_type = self.memory.type_of(dst.buf);
-            let reduce = self.program.plan.reduce;
-            let there = match arrive {
-                Arrive::Fold {
-                    there: Some(slot), ..
-                } => Some(self.weight(slot)),
-                _ => None,
-            };
-            let to = self.memory.bytes_mut(span);
-            let bytes = &bytes[..taken];
-            match arrive {
-                Arrive::Store if codec != Codec::None => kernels::decode(codec, to_type, to, bytes),
-                Arrive::Store => kernels::convert(to, to_type, bytes, dtype),
-                Arrive::Fold { incoming_first, .. } => match there {
-                    Some(w) => kernels::combine_weighted(to_type, to, bytes, incoming_first, w),
-                    None => kernels::combine(to_type, reduce, to, bytes, incoming_first),
-                },
+        if self.broken.is_some() {
+            // Nothing of it counts any more.
+        } else if n > 0 && codec != Codec::None {
+            if !empty {
+                self.touch(dst);
+                let to_type = self.memory.type_of(dst.buf);
+                let state = &mut self.decoding[step as usize];
+                let message = self.memory.bytes_mut(dst);
+                kernels::decode_at(codec, to_type, message, &bytes[..taken], at, state);
             }
-        }
-        if n > 0
-            && empty
-            && let Arrive::Fold {
-                there: Some(slot), ..
-            } = arrive
-        {
-            // Nothing comes in, but what is there still has to become w·x, as its fold would have made it.
-            self.touch(span);
-            let (to_type, w) = (self.memory.type_of(dst.buf), self.weight(slot));
-            kernels::weigh(to_type, self.memory.bytes_mut(span), w);
+        } else if n > 0 {
+            let span = Span {
+                at: dst.at + at / unit,
+                len: n,
+                ..dst
+            };
+            self.arrive(
+                span,
+                arrive,
+                (!empty).then_some(&bytes[..taken]),
+                wire.dtype,
+            );
         }
         part.consume(taken);
+    }
+
+    /// Elements come to a span; `None`: of weight 0, so that they are not read.
+    fn arrive(&mut self, span: Span, arrive: Arrive, bytes: Option<&[u8]>, dtype: DType) {
+        let to_type = self.memory.type_of(span.buf);
+        let (incoming_first, there) = match (arrive, bytes) {
+            (Arrive::Store, None) | (Arrive::Fold { there: None, .. }, None) => return,
+            (Arrive::Store, Some(bytes)) => {
+                self.touch(span);
+                kernels::convert(self.memory.bytes_mut(span), to_type, bytes, dtype);
+                return;
+            }
+            (
+                Arrive::Fold {
+                    incoming_first,
+                    there,
+                },
+                _,
+            ) => (incoming_first, there),
+        };
+        self.touch(span);
+        let there = there.map(|slot| self.weight(slot));
+        let reduce = self.program.plan.reduce;
+        let to = self.memory.bytes_mut(span);
+        match (bytes, there) {
+            // Nothing comes in, but what is there still has to become w·x, as its fold would have made it.
+            (None, Some(w)) => kernels::weigh(to_type, to, w),
+            (None, None) => {}
+            (Some(bytes), Some(w)) => {
+                kernels::combine_weighted(to_type, to, bytes, incoming_first, w);
+            }
+            (Some(bytes), None) if reduce == Reduce::User => {
+                let x = user::Elements { bytes, dtype };
+                let called = match &self.user {
+                    Some(f) => user::combine(f, to, to_type, x, incoming_first),
+                    None => Err("it is not there".into()),
+                };
+                self.called(called);
+            }
+            (Some(bytes), None) => kernels::combine(to_type, reduce, to, bytes, incoming_first),
+        }
+    }
+
+    /// What became of a call of the user's reduction.
+    fn called(&mut self, called: Result<(), String>) {
+        if let Err(panic) = called
+            && self.broken.is_none()
+        {
+            let name = self.user.as_ref().map_or("", |f| f.name());
+            let cause = Cause::Panicked {
+                op: self.descriptor.name(),
+                what: format!("reduction '{name}'"),
+                by: self.group.rank,
+                panic,
+            };
+            self.broken = Some(cause.into());
+        }
     }
 
     /// A receive is complete: its weight goes to its slot. `false` where the sum of weights leaves the range.
@@ -495,8 +576,24 @@ impl OpState {
                 form,
                 codec,
             } => self.average(*own, operands, *form, *codec),
-            Action::Compensate { .. }
-            | Action::Arrive { .. }
+            Action::Compensate {
+                span,
+                residual,
+                codec,
+                unless_zero,
+            } => {
+                if unless_zero.is_none_or(|slot| self.weight(slot) != Weight::ZERO) {
+                    self.touch(*span);
+                    let (lo, n) = (*residual as usize, span.len as usize);
+                    let kept = self.residual.as_deref_mut();
+                    let kept = kept.and_then(|kept| kept.get_mut(lo..lo.checked_add(n)?));
+                    let kept = kept.expect(
+                        "a plan with feedback is started with a residual as long as the buffer",
+                    );
+                    kernels::compensate(*codec, self.memory.bytes_mut(*span), kept);
+                }
+            }
+            Action::Arrive { .. }
             | Action::AwaitAll { .. }
             | Action::GroupFold { .. }
             | Action::GroupCopy { .. } => unreachable!("no plan of this engine's has such steps"),
@@ -525,9 +622,25 @@ impl OpState {
             .iter()
             .map(|o| o.slot.map(|s| self.weight(s)))
             .collect();
-        let reduce: Reduce = self.program.plan.reduce;
+        let (reduce, how) = (self.program.plan.reduce, self.how());
         let dtype = self.memory.type_of(dst.buf);
         let (to, others) = self.memory.split(dst);
+        if reduce == Reduce::User {
+            let elements = |o: &Operand| {
+                let bytes = others.get(o.span)?;
+                let dtype = others.type_of(o.span.buf);
+                Some(user::Elements { bytes, dtype })
+            };
+            let operands: SmallVec<[Option<user::Elements<'_>>; 16]> =
+                operands.iter().map(elements).collect();
+            let called = match &self.user {
+                Some(f) => user::fold(f, to, dtype, &operands),
+                None => Err("it is not there".into()),
+            };
+            drop(operands);
+            self.called(called);
+            return true;
+        }
         let terms: SmallVec<[kernels::Term<'_>; 16]> = operands
             .iter()
             .zip(weights)
@@ -536,8 +649,58 @@ impl OpState {
                 weight,
             })
             .collect();
-        kernels::fold(dtype, reduce, to, &terms);
+        kernels::fold_with(dtype, reduce, to, &terms, how);
         true
+    }
+
+    /// How contributions are folded.
+    fn how(&self) -> kernels::How {
+        let plan = &self.program.plan;
+        let sum = matches!(plan.reduce, Reduce::Sum | Reduce::Mean);
+        kernels::How {
+            exact: self.descriptor.mode.mode == Mode::Exact
+                && plan.kind.reduces()
+                && sum
+                && self.descriptor.dtype.is_float(),
+            divisor: self.other_divisor().filter(|_| self.divides_in_folds()),
+        }
+    }
+
+    /// What a mean is divided by where that is not Σw.
+    fn other_divisor(&self) -> Option<Weight> {
+        let plan = &self.program.plan;
+        let other = plan.kind.reduces()
+            && plan.reduce == Reduce::Mean
+            && self.descriptor.divisor == Divisor::InitialWorld;
+        other.then(|| Weight::samples(self.group.initial_size))
+    }
+
+    /// Whether every fold of the plan is of all contributions.
+    fn divides_in_folds(&self) -> bool {
+        let plan = &self.program.plan;
+        plan.world > 1 && folding(plan.kind, plan.algorithm) == Folding::AtOnce
+    }
+
+    /// Every step is over: a mean by another divisor than Σw, which plans with partial results divide by, becomes what was asked for.
+    pub(crate) fn finish(&mut self) {
+        let Some(divisor) = self.other_divisor().filter(|_| !self.divides_in_folds()) else {
+            return;
+        };
+        let total = self.total_weight();
+        let (Some(span), true) = (self.result, total != divisor && total != Weight::ZERO) else {
+            return;
+        };
+        let whole = kernels::Term {
+            source: kernels::Source::Dst,
+            weight: Some(total),
+        };
+        let how = kernels::How {
+            exact: self.descriptor.mode.mode == Mode::Exact,
+            divisor: Some(divisor),
+        };
+        let dtype = self.memory.type_of(span.buf);
+        let to = self.memory.bytes_mut(span);
+        kernels::fold_with(dtype, Reduce::Mean, to, &[whole], how);
     }
 
     /// Who is missing is left out: in delta form its term, in sum form its value, whose (receiver's) weight goes to the own value.
@@ -650,22 +813,5 @@ fn source<'a>(others: &Others<'a>, span: Span) -> kernels::Source<'a> {
             bytes,
             dtype: others.type_of(span.buf),
         },
-    }
-}
-
-/// Scales into a small room first: both changes at once are rare enough for two passes over a cached tile.
-fn scale_and_encode(codec: Codec, dtype: DType, room: &mut [u8], from: &[u8], factor: f64) {
-    const TILE: usize = 1024;
-    let mut tile = [0i64; TILE];
-    let size = dtype.size();
-    let wire = codec.wire_type(dtype).unwrap_or(dtype).size();
-    let tile_bytes = gaggle_core::raw::bytes_of_mut(&mut tile);
-    for (from, room) in from
-        .chunks(TILE * 8 / size * size)
-        .zip(room.chunks_mut(TILE * 8 / size * wire))
-    {
-        let scaled = &mut tile_bytes[..from.len()];
-        kernels::scale(dtype, scaled, from, factor);
-        kernels::encode(codec, dtype, room, scaled);
     }
 }

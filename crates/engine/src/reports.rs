@@ -70,11 +70,18 @@ impl Sink for LinkSink<'_> {
     }
 
     fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
-        let op = self
-            .find(id)
-            .and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
+        let found = self.find(id);
+        let op = found.and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
         match op {
-            Some((op, step)) => op.take(step, at, part),
+            Some((op, step)) => {
+                let whole = op.broken.is_none();
+                op.take(step, at, part);
+                let broken = op.broken.clone().filter(|_| whole);
+                let serial = op.serial;
+                if let (Some(error), Some((idx, _))) = (broken, found) {
+                    self.state.later.push_back(Later::Fail(idx, serial, error));
+                }
+            }
             None => {
                 let n = part.peek().len();
                 part.consume(n);
@@ -140,12 +147,15 @@ impl Sink for LinkSink<'_> {
             return self.state.transfer_failed(idx, serial, world, e);
         }
         match op.program.steps[step as usize].action {
-            Action::Send { .. } => op.bytes_sent += op.wire(step).1,
+            Action::Send { .. } => op.bytes_sent += op.wire(step).bytes,
             Action::Recv { from, .. } => {
-                let bytes = op.wire(step).1;
+                let bytes = op.wire(step).bytes;
                 self.state.flight.arrived(op, from, bytes);
             }
             _ => {}
+        }
+        if op.broken.is_some() {
+            return;
         }
         if op.settle(step) {
             self.state.step_over(idx, step);

@@ -5,9 +5,10 @@ use crate::{
     config::EngineConfig,
     op::MixWeights,
     pairs::Pairs,
+    promises,
 };
 use gaggle_collectives::{
-    Call, Request,
+    Call, Request, Span,
     select::{Question, Selection},
 };
 use gaggle_core::{
@@ -150,7 +151,7 @@ fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u6
     stable_hash(&[&settings, &hosts, &machines, user, &properties])
 }
 
-fn is_user(kind: &Kind) -> bool {
+pub(crate) fn is_user(kind: &Kind) -> bool {
     matches!(
         kind,
         Kind::AllReduce(Reduce::User)
@@ -163,6 +164,27 @@ fn is_user(kind: &Kind) -> bool {
                 ..
             }
     )
+}
+
+/// Where this rank's result of a reduction is; `None` for other operations, and where it has none.
+pub(crate) fn result_of(kind: &Kind, shape: &Shape, me: Rank, world: u32) -> Option<Span> {
+    let whole = Span::user(0, shape.io);
+    match kind {
+        Kind::AllReduce(_) => Some(whole),
+        Kind::Reduce { root, .. } => (*root == me).then_some(whole),
+        Kind::ReduceScatter { .. } if shape.input.is_some() => Some(whole),
+        Kind::ReduceScatter { counts, .. } => Some(match counts {
+            Counts::Known(list) => {
+                let before = list.iter().take(me.idx()).sum();
+                Span::user(before, *list.get(me.idx())?)
+            }
+            _ => {
+                let part = shape.io / u64::from(world);
+                Span::user(u64::from(me.0) * part, part)
+            }
+        }),
+        _ => None,
+    }
 }
 
 /// The hosts of a group's members, in their order.
@@ -191,6 +213,7 @@ pub(crate) fn choose(
         return Err(unsupported(name, what));
     }
     check_types(op, name, dtype)?;
+    promises::check(op, name, dtype)?;
     let extent = measure(&op.kind, shape, me, world)?;
     let wire = if extent.discover { DType::U64 } else { dtype };
     let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;

@@ -72,7 +72,9 @@ impl State {
             self.ops.len() - 1
         });
         // Refused, it runs no step: nothing is sent, nothing written.
-        let obstacle = self.obstacle(idx, &mut op);
+        let obstacle = self
+            .obstacle(idx, &mut op)
+            .or_else(|| self.lend_residual(&mut op).err());
         op.completion.begin(idx, serial);
         let (empty, program) = (op.left == 0, Arc::clone(&op.program));
         self.ops[idx] = Some(op);

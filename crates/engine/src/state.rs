@@ -5,6 +5,7 @@
 use crate::{
     config::EngineConfig,
     discover::data_id,
+    feedback::Residuals,
     flight::Flight,
     op::{OpState, Phase, Status},
     program::Programs,
@@ -105,6 +106,8 @@ pub(crate) struct State {
     /// How many heads that are.
     pub(crate) early_heads: usize,
     pub(crate) troubles: Troubles,
+    /// What codecs have lost.
+    pub(crate) residuals: Residuals,
     pub(crate) serial: u64,
     pub(crate) scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
@@ -161,6 +164,7 @@ impl State {
             early_pool: vec![],
             early_heads: 0,
             troubles: Troubles::default(),
+            residuals: Residuals::default(),
             serial: 0,
             scratch_pool: vec![],
             record: vec![],
@@ -248,7 +252,7 @@ impl State {
         serial: u64,
         step: u32,
     ) -> u64 {
-        let Some(op) = self.op(idx, serial) else {
+        let Some(op) = self.op(idx, serial).filter(|op| op.broken.is_none()) else {
             return 0;
         };
         let program = Arc::clone(&op.program);
@@ -258,7 +262,10 @@ impl State {
             _ if op.puts_off(step) => return 0,
             _ => {
                 let cost = op.cost(step);
-                if op.compute(step) {
+                let computed = op.compute(step);
+                if let Some(error) = op.broken.clone() {
+                    self.later.push_back(Later::Fail(idx, serial, error));
+                } else if computed {
                     self.step_over(idx, step);
                 } else {
                     self.overflow(idx, serial);
@@ -271,7 +278,7 @@ impl State {
             return 0;
         }
         let world = op.world_rank(peer);
-        let (dtype, bytes) = op.wire(step);
+        let wire = op.wire(step);
         let mut head = Head::room();
         let mut head_len = 0;
         if dir == Dir::Send {
@@ -302,8 +309,8 @@ impl State {
             dir,
             peer: world,
             key,
-            bytes,
-            unit: dtype.size() as u32,
+            bytes: wire.bytes,
+            unit: wire.unit,
             priority,
             head: &head[..head_len],
             loan: loan.filter(|_| program.proven && transport.wants_loans()),
@@ -493,7 +500,8 @@ impl State {
     }
 
     pub(crate) fn remove(&mut self, idx: usize) -> Option<Box<OpState>> {
-        let op = self.ops.get_mut(idx)?.take()?;
+        let mut op = self.ops.get_mut(idx)?.take()?;
+        self.return_residual(&mut op);
         self.by_id.remove(&op.id);
         self.free.push(idx);
         self.completed = true;
@@ -522,6 +530,7 @@ impl State {
         }
         let mut op = op;
         op.clear_missing();
+        op.finish();
         let mut done = Done::default();
         done.missing = op.without.clone();
         done.weight = op.total_weight();
