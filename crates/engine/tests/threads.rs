@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 mod common;
+#[path = "suites/precision.rs"]
+mod precision;
 mod suites;
 
 const LINK: common::Link = common::Link::Threads;

@@ -3,5 +3,7 @@
 mod collectives;
 mod ending;
 mod faults;
+mod feedback;
 mod missing;
+mod modes;
 mod pairwise;
