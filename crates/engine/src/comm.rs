@@ -58,6 +58,12 @@ impl EngineComm {
         check_tolerance(op)?;
         let hosts = self.hosts.as_ref();
         let choice = choose(op, &self.info, hosts, shape, &state.config)?;
+        let declined = (choice.kind, op.codec);
+        if op.codec != choice.codec && !state.declined.contains(&declined) {
+            state.declined.push(declined);
+            let why = explain(op, &self.info, hosts, shape, &state.config)?;
+            tracing::info!(op = name, codec = %op.codec, %why, "a codec is declined");
+        }
         let program = state
             .programs
             .find(&choice.request)

@@ -20,8 +20,8 @@ use crate::{
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Cause, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, Rank, Region,
-    Transfer, Transport, TransportError, XferId,
+    Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, OpKind,
+    Rank, Region, Transfer, Transport, TransportError, XferId,
 };
 use smallvec::SmallVec;
 use std::{
@@ -108,6 +108,8 @@ pub(crate) struct State {
     pub(crate) troubles: Troubles,
     /// What codecs have lost.
     pub(crate) residuals: Residuals,
+    /// Codecs that the cost model has declined, by operation: each is logged once.
+    pub(crate) declined: Vec<(OpKind, Codec)>,
     pub(crate) serial: u64,
     pub(crate) scratch_pool: Vec<Vec<u64>>,
     pub(crate) record: Vec<Record>,
@@ -165,6 +167,7 @@ impl State {
             early_heads: 0,
             troubles: Troubles::default(),
             residuals: Residuals::default(),
+            declined: vec![],
             serial: 0,
             scratch_pool: vec![],
             record: vec![],

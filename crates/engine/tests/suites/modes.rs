@@ -419,6 +419,21 @@ fn codecs_keep_what_is_no_number() {
 }
 
 #[test]
+fn a_codec_that_does_not_pay_is_declined_and_said() {
+    LINK.local(2, &config(), |_, group| {
+        // One number: its message costs its latency, coded or not.
+        let run = |op: Op| group.run(&op, &mut [1.25f32]).unwrap().codec;
+        let sum = || Op::new(Kind::AllReduce(Reduce::Sum));
+        for codec in CODED {
+            assert_eq!(run(sum().coded(codec)), Codec::None);
+            assert_eq!(run(sum().coded_always(codec)), codec);
+            let why = group.explain::<f32>(&sum().coded(codec), 1).unwrap();
+            assert!(why.contains(&format!("{codec} is declined")), "{why}");
+        }
+    });
+}
+
+#[test]
 fn the_wire_carries_what_the_codec_says() {
     for world in [2u32, 5] {
         LINK.local(world, &config(), |_, group| {
