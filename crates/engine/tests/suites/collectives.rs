@@ -525,7 +525,11 @@ fn mistakes_are_refused_before_anything_is_sent() {
             assert!(e.to_string().contains(text), "{e}");
         };
         let sum = Op::new(Kind::AllReduce(Reduce::Sum));
-        check(sum.clone().by(Algorithm::Binomial), &mut [0.0], "binomial");
+        check(
+            sum.clone().by(Algorithm::Dissemination),
+            &mut [0.0],
+            "dissemination",
+        );
         check(
             sum.clone().by(Algorithm::Ring).coded_always(Codec::Bf16),
             &mut [0.0],
