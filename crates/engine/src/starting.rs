@@ -20,8 +20,10 @@ impl State {
         identity: Identity,
         name: &str,
     ) -> Result<OpId, Error> {
+        let of_group = group;
         let (group, lane) = identity.stream(group, lane);
         let state = self.lanes.entry((group, lane)).or_default();
+        state.group = Some(of_group);
         let class = identity.class();
         match identity {
             Identity::Next | Identity::Tagged { .. } => {

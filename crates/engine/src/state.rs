@@ -64,9 +64,12 @@ pub(crate) struct LaneState {
     pub(crate) last_round: Option<u64>,
     /// Error of a detached operation, for the next one.
     pub(crate) sticky: Option<Error>,
-    /// What came to light of an operation that had gone well: the next one reports it.
-    pub(crate) late: Option<(OpId, Late)>,
+    /// Whose stream it is: of tagged messages the identity does not tell.
+    pub(crate) group: Option<u64>,
 }
+
+/// Reports kept per group that nobody has fetched.
+pub(crate) const MAX_LATE: usize = 16;
 
 /// What is wrong with an operation that has gone well on this rank.
 pub(crate) enum Late {
@@ -87,6 +90,8 @@ pub(crate) struct State {
     pub(crate) by_id: HashMap<OpId, usize>,
     pub(crate) xfers: HashMap<(u8, XferId), (usize, u32)>,
     pub(crate) lanes: HashMap<(u64, u32), LaneState>,
+    /// What came to light, by group, of operations that had gone well: the group's next one reports it.
+    pub(crate) late: HashMap<u64, VecDeque<(OpId, Late)>>,
     /// Groups that were aborted: by which rank of the job, and why.
     pub(crate) poisoned: HashMap<u64, (Rank, String)>,
     pub(crate) down: Vec<Option<Down>>,
@@ -154,6 +159,7 @@ impl State {
             by_id: HashMap::new(),
             xfers: HashMap::new(),
             lanes: HashMap::new(),
+            late: HashMap::new(),
             poisoned: HashMap::new(),
             down: vec![None; world as usize],
             goodbyes: vec![false; world as usize],
@@ -542,8 +548,8 @@ impl State {
         done.finished = self.now;
         done.codec = op.descriptor.codec;
         done.counts = op.counts.clone();
-        let lane = self.lanes.get_mut(&(op.id.group, op.id.lane));
-        let result = match lane.and_then(|lane| lane.late.take()) {
+        let late = self.late.get_mut(&op.group.id);
+        let result = match late.and_then(VecDeque::pop_front) {
             Some((id, late)) => Err(self.late_error(&op, id, &late)),
             None => Ok(done),
         };

@@ -4,7 +4,7 @@ use crate::{
     discover::counts_id,
     op::{OpState, Status},
     protocol::{Blame, Head, Progress, Word},
-    state::{Late, Later, State, control_word},
+    state::{Late, Later, MAX_LATE, State, control_word},
     trouble::FailedAt,
     verdict::{aborted, concerns, judge, mismatch, names, pair_mismatch},
 };
@@ -215,13 +215,17 @@ impl State {
         }
     }
 
-    /// An operation that has gone well here has not elsewhere: the stream's next one says so at its end.
+    /// An operation that has gone well here has not elsewhere: the group's next one, which is carried out all the same, says so at its end.
     pub(crate) fn report_late(&mut self, id: OpId, late: Late) {
-        let lane = self.lanes.entry((id.group, id.lane)).or_default();
-        lane.late.get_or_insert((id, late));
+        let lane = self.lanes.get(&(id.group, id.lane));
+        let group = lane.and_then(|lane| lane.group).unwrap_or(id.group);
+        let known = self.late.entry(group).or_default();
+        if known.len() < MAX_LATE && known.iter().all(|(other, _)| *other != id) {
+            known.push_back((id, late));
+        }
     }
 
-    /// What the operation at hand has to report of an earlier one of its stream.
+    /// What the operation at hand has to report of an earlier one of its group.
     pub(crate) fn late_error(&self, op: &OpState, id: OpId, late: &Late) -> Error {
         match late {
             Late::Blamed(Blame::Deviates(ranks, versions)) => {

@@ -4,6 +4,7 @@
 
 pub mod cases;
 pub mod covering;
+pub mod deviations;
 pub mod number;
 pub mod sim;
 

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod ending;
+mod exchanges;
 mod faults;
 mod feedback;
 mod missing;

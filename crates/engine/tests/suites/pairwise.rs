@@ -13,7 +13,7 @@ use crate::{
 use gaggle_core::{Group, Kind};
 
 /// One rank's part of one case.
-fn run<T: Number>(group: &Group, case: &Case, t: u64) {
+pub fn run<T: Number>(group: &Group, case: &Case, t: u64) {
     let me = group.rank().0;
     let steps: Vec<(Step<T>, Want<T>)> = case.steps(me, t);
     let mut flying = vec![];
