@@ -8,11 +8,11 @@
 //! - [`mpi`]: MPI's point-to-point messages as another.
 
 pub mod device;
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 pub mod mpi;
 #[cfg(unix)]
 pub mod packets;
 #[cfg(target_os = "linux")]
 pub mod shared;
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 pub mod ucx;

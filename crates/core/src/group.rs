@@ -1,9 +1,9 @@
 //! What users hold: a concrete group with typed methods over any communicator.
 
 use crate::{
-    Borrowed, Cancel, Communicator, Counts, Done, Element, Error, Failed, Finished, Float, Form,
-    Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round, Scope,
-    StableBuf, UserReduction, ViewMut, raw_scope,
+    Borrowed, Cancel, Cause, Communicator, Counts, Done, Element, Error, Failed, Finished, Float,
+    Form, Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round,
+    Scope, StableBuf, UserReduction, ViewMut, raw_scope,
 };
 use std::{
     future::Future,
@@ -497,8 +497,15 @@ impl Group {
             // A borrow carries no event: nothing is enqueued behind it, it is waited for.
             let limit = op.timeout.unwrap_or(Duration::MAX);
             if !event.wait(limit) {
-                let what = format!("the work before it on {} is not done in time", x.space());
-                return Err(Error::invalid(op.kind.op_kind().name(), what));
+                // Nobody else is to blame.
+                return Err(Cause::Timeout {
+                    op: op.kind.op_kind().name().into(),
+                    waiting_for: vec![self.rank()],
+                    waited: limit,
+                    detail: format!("the work before it on {} is not done", x.space()),
+                    partly_written: false,
+                }
+                .into());
             }
         }
         self.0.run(op, ViewMut::of(x).into())

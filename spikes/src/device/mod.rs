@@ -1,7 +1,7 @@
 //! A communicator over the memory of devices: fake ones, with memory that the host cannot read and streams that run by themselves.
 //!
 //! A [`Device`] has memory reached by address from its own kernels only, and any number of [`Stream`]s, each a thread that does what was enqueued, in order.
-//! [`world`] makes one [`DeviceComm`] per rank; it behaves as NCCL's would: starting an operation enqueues it on the communicator's own stream, behind what the buffer says it needs ([`StableBuf::ready`](StableBuf::ready)); its kernel meets those of the other ranks.
+//! [`world`] makes one [`DeviceComm`] per rank; it behaves as NCCL's would: starting an operation enqueues it on the communicator's own stream, behind what the buffer says it needs ([`StableBuf::ready`]); its kernel meets those of the other ranks.
 
 mod comm;
 mod raw_buffer;

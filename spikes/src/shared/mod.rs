@@ -571,4 +571,59 @@ mod tests {
         assert!(reached(0, GAVE_UP - 1) && !reached(GAVE_UP - 1, 0));
         assert!(!reached(GAVE_UP | 4, 5) && reached(GAVE_UP | 5, 5));
     }
+
+    /// Rank 0 of two, and the segment of rank 1, which a test plays.
+    fn pair() -> (Members, Arc<Segment>) {
+        let [own, other] = [0, 1].map(|_| Arc::new(Segment::create(1 << 20).unwrap()));
+        (Members::new(Rank(0), vec![own, Arc::clone(&other)]), other)
+    }
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn memory_elsewhere_and_other_lengths_are_refused_before_anything_happens() {
+        let (mut members, other) = pair();
+        let plan = plans::all_reduce(gaggle_core::Reduce::Sum, (Rank(0), 2), 8, false).unwrap();
+        let mut plain = Region::new(vec![1.0f32; 8]);
+        let e = members.run(&plan, Weight::ONE, None, &mut plain, SOON);
+        assert!(matches!(e.unwrap_err().cause(), Cause::Unsupported { .. }));
+        let mut short = Region::new(members.heap().vec::<f32>(7).unwrap());
+        let e = members.run(&plan, Weight::ONE, None, &mut short, SOON);
+        assert!(matches!(e.unwrap_err().cause(), Cause::Invalid { .. }));
+        assert_eq!(members.segments[0].line().word().load(Acquire), 0);
+        assert_eq!(other.line().word().load(Acquire), 0);
+    }
+
+    /// The peer has called the same, and says that its buffer is where its memory ends.
+    #[test]
+    fn a_place_that_is_not_in_the_peers_heap_is_its_fault_and_nothing_is_read() {
+        for place in [1 << 20, u64::MAX - 8, (1 << 20) - 31] {
+            let (mut members, other) = pair();
+            let plan = plans::all_reduce(gaggle_core::Reduce::Sum, (Rank(0), 2), 8, false).unwrap();
+            let mut x = members.heap().vec::<f32>(8).unwrap();
+            x.fill(3.0);
+            let mut x = Region::new(x);
+            let run = Run {
+                plan: &plan,
+                name: String::new(),
+                dtype: DType::F32,
+                input: PLAIN,
+                output: place,
+                weight: Weight::ONE,
+                start: Instant::now(),
+                limit: SOON,
+            };
+            other.line().field(HASH).store(run.hash(), Relaxed);
+            other.line().field(OUTPUT).store(place, Relaxed);
+            other.line().word().store(1, Release);
+            let e = members
+                .run(&plan, Weight::ONE, None, &mut x, SOON)
+                .unwrap_err();
+            assert!(
+                matches!(e.cause(), Cause::Protocol { peer, .. } if peer == "rank 1"),
+                "{e}"
+            );
+            assert_eq!(x.typed::<f32>().unwrap(), [3.0; 8]);
+        }
+    }
 }
