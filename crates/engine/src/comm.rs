@@ -6,8 +6,10 @@ use crate::{
     discover::{Then, counts_memory},
     drive::Shared,
     op::{OpStart, group_rank},
+    persistent::persistent,
     program::Program,
     raw_memory::OpMemory,
+    rebuild::Rebuilding,
     select::{Choice, Identity, choose, explain, hosts_of, is_user, result_of},
     sync::Arc,
     user,
@@ -24,8 +26,8 @@ use std::{
 };
 
 pub(crate) struct EngineComm {
-    shared: Arc<Shared>,
-    info: Arc<GroupInfo>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) info: Arc<GroupInfo>,
     /// The members' hosts, where they are known.
     hosts: Option<Arc<[u32]>>,
 }
@@ -48,7 +50,7 @@ impl EngineComm {
         }
     }
 
-    fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
+    pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         user::refuse_inside(name)?;
         if std::process::id() != self.shared.pid {
@@ -230,7 +232,7 @@ fn deliver(completion: &Completion, io: Option<Region>, input: Option<Region>, e
     }
 }
 
-fn unsupported(op: &str, what: &str) -> Error {
+pub(crate) fn unsupported(op: &str, what: &str) -> Error {
     Cause::Unsupported {
         op: op.into(),
         what: what.into(),
@@ -313,23 +315,29 @@ impl Communicator for EngineComm {
             .iter()
             .flat_map(|r| r.0.to_le_bytes())
             .collect();
-        info.id = stable_hash(&[&self.info.id.to_le_bytes(), &ranks, key.as_bytes()]);
+        let named = stable_hash(&[&self.info.id.to_le_bytes(), &ranks, key.as_bytes()]);
+        {
+            let mut state = self.shared.state.lock();
+            let made = state.made.entry(named).or_default();
+            info.incarnation = *made;
+            *made = made.wrapping_add(1);
+        }
+        // Each incarnation is a group of its own: what an earlier one has left behind does not reach it.
+        info.id = stable_hash(&[&named.to_le_bytes(), &info.incarnation.to_le_bytes()]);
         Ok(Arc::new(EngineComm::new(Arc::clone(&self.shared), info)))
     }
 
     fn persistent(&self, op: Op, io: Owned) -> Result<Box<dyn Persistent>, Box<Finished>> {
-        Err(Box::new(Finished {
-            io: Some(io.io),
-            input: io.input,
-            result: Err(unsupported(
-                op.kind.op_kind().name(),
-                "is not persistent yet",
-            )),
-        }))
+        persistent(self, &op, io)
     }
 
-    fn rebuild(&self, _limit: Duration) -> Result<Arc<dyn Communicator>, Error> {
-        Err(unsupported("rebuild", "does not exist yet"))
+    fn rebuild(&self, limit: Duration) -> Result<Arc<dyn Communicator>, Error> {
+        let rebuilding = Rebuilding::begin(&self.shared, &self.info, limit)?;
+        self.shared.help_until(&|| rebuilding.is_over());
+        match rebuilding.outcome() {
+            Some(outcome) => Ok(outcome? as Arc<dyn Communicator>),
+            None => Err(Error::internal("a rebuilding has no outcome")),
+        }
     }
 
     fn explain(&self, op: &Op, dtype: DType, len: usize) -> Result<String, Error> {

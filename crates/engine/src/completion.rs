@@ -1,7 +1,10 @@
 //! Where an operation's outcome waits for whoever asked for it.
 
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
-use gaggle_core::Finished;
+use crate::{
+    op::OpState,
+    sync::{Arc, AtomicBool, Mutex, Ordering},
+};
+use gaggle_core::{Done, Error, Finished};
 use std::task::Waker;
 
 /// Set once by the engine, taken once by the handle.
@@ -15,11 +18,16 @@ pub(crate) struct Completion {
 #[derive(Default)]
 struct Slot {
     finished: Option<Finished>,
+    /// Of an operation that is started many times: the operation itself, for the next run.
+    again: Option<Again>,
     waker: Option<Waker>,
     detached: bool,
     /// The operation in flight: its place and its serial number.
     running: Option<(usize, u64)>,
 }
+
+/// An operation that may be started again, and how its last run ended.
+pub(crate) type Again = (Box<OpState>, Result<Done, Error>);
 
 impl Completion {
     pub(crate) fn new() -> Arc<Completion> {
@@ -55,6 +63,58 @@ impl Completion {
         // Release: pairs with `is_done`.
         self.done.store(true, Ordering::Release);
         handed
+    }
+
+    /// As `set`, for an operation that is started many times.
+    #[must_use]
+    pub(crate) fn set_again(
+        &self,
+        op: Box<OpState>,
+        result: Result<Done, Error>,
+    ) -> (Option<Waker>, Option<Again>) {
+        let mut slot = self.slot.lock();
+        slot.running = None;
+        let handed = if slot.detached {
+            (None, Some((op, result)))
+        } else {
+            slot.again = Some((op, result));
+            (slot.waker.take(), None)
+        };
+        // Release: pairs with `is_done`.
+        self.done.store(true, Ordering::Release);
+        handed
+    }
+
+    /// Takes the operation back, ready for the next run.
+    pub(crate) fn take_again(&self) -> Option<Again> {
+        let again = self.slot.lock().again.take();
+        if again.is_some() {
+            // Relaxed: whoever starts it again does so after this, on this thread or one that was given the handle.
+            self.done.store(false, Ordering::Relaxed);
+        }
+        again
+    }
+
+    /// Takes the operation back, or leaves a waker to be called when its run is over.
+    pub(crate) fn take_again_or_register(&self, waker: &Waker) -> Option<Again> {
+        if let Some(again) = self.take_again() {
+            return Some(again);
+        }
+        let mut slot = self.slot.lock();
+        if slot.again.is_none() && !slot.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            slot.waker = Some(waker.clone());
+        }
+        drop(slot);
+        // It may have come in between.
+        self.take_again()
+    }
+
+    /// The handle is gone. Returns an operation whose run was over.
+    pub(crate) fn detach_again(&self) -> Option<Again> {
+        let mut slot = self.slot.lock();
+        slot.detached = true;
+        slot.waker = None;
+        slot.again.take()
     }
 
     pub(crate) fn take(&self) -> Option<Finished> {

@@ -18,6 +18,8 @@ pub struct EngineConfig {
     pub grace: Duration,
     /// Whether a thread of the engine's makes progress while no caller waits. Without one, only [`Engine::progress`](crate::Engine::progress) and waiting callers do.
     pub progress_thread: bool,
+    /// On which processor that thread stays; `None`: wherever the system puts it. Linux only.
+    pub pin: Option<usize>,
     /// Longest message in bytes; equal on every rank.
     pub slice_bytes: u64,
     /// What the cost model goes by when it chooses a plan; equal on every rank. `None`: usual links, of one host where [`hosts`](EngineConfig::hosts) says that there is only one, otherwise of a network. Their `slice_bytes` is replaced by the one above.
@@ -41,6 +43,7 @@ impl Default for EngineConfig {
             warn_after: Duration::from_secs(10),
             grace: Duration::from_millis(500),
             progress_thread: true,
+            pin: None,
             slice_bytes: Tables::SLICE_BYTES,
             tables: None,
             overrides: Overrides::default(),

@@ -111,7 +111,7 @@ impl State {
                 control_word(&mut self.later, Word::Failed(id, vec![], blame));
                 self.forget_data(id);
                 first.then = Some(then);
-                self.hand_back(first, Err(error));
+                self.hand_back(Box::new(first), Err(error));
             }
         }
     }

@@ -34,11 +34,13 @@ mod feedback;
 mod flight;
 mod op;
 mod pairs;
+mod persistent;
 mod program;
 mod promises;
 mod protocol;
 mod raw_memory;
 mod ready;
+mod rebuild;
 mod record;
 mod reports;
 mod select;
@@ -52,6 +54,7 @@ mod user;
 mod verdict;
 
 pub use config::EngineConfig;
+pub use rebuild::Rebuilding;
 pub use record::Record;
 
 use crate::{
@@ -91,7 +94,7 @@ impl Engine {
     /// Makes an engine over this rank's links, the fastest first. Spawns one thread, `gaggle-progress-N`, unless told not to.
     ///
     /// # Errors
-    /// A link or the control plane belongs to another rank; some rank is reached by no link; the system gives no pipe or thread.
+    /// A link or the control plane belongs to another rank; some rank is reached by no link; the system gives no pipe or thread, or does not let it be pinned.
     pub fn new(
         links: Vec<Box<dyn Transport>>,
         control: Box<dyn Control>,
@@ -108,7 +111,7 @@ impl Engine {
             return Err(Error::invalid("engine", what));
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let has_thread = config.progress_thread;
+        let (has_thread, pin) = (config.progress_thread, config.pin);
         let bell = Bell::new()?;
         let state = State::new(me, world, config, &links);
         if let Some(rank) = (0..world).map(Rank).find(|r| !state.reaches(*r)) {
@@ -142,10 +145,23 @@ impl Engine {
         };
         let thread = if has_thread {
             let shared = Arc::clone(&shared);
+            let (tell, told) = std::sync::mpsc::channel();
             let spawned = std::thread::Builder::new()
                 .name(format!("gaggle-progress-{}", me.0))
-                .spawn(move || shared.serve());
-            Some(spawned.map_err(|e| Error::internal(format!("no progress thread: {e}")))?)
+                .spawn(move || {
+                    let pinned = pin.map_or(Ok(()), pin_thread);
+                    let good = pinned.is_ok();
+                    // The maker waits for it.
+                    let _ = tell.send(pinned);
+                    if good {
+                        shared.serve();
+                    }
+                });
+            let spawned =
+                spawned.map_err(|e| Error::internal(format!("no progress thread: {e}")))?;
+            // A thread that ended without a word has panicked, which is reported there.
+            told.recv().unwrap_or(Ok(()))?;
+            Some(spawned)
         } else {
             None
         };
@@ -203,6 +219,15 @@ impl Engine {
         self.world.start_plan(plan, op, io.into())
     }
 
+    /// Begins to rebuild a group over its survivors, without waiting: for callers that have other things to do meanwhile. Otherwise as [`Communicator::rebuild`](gaggle_core::Communicator::rebuild).
+    ///
+    /// # Errors
+    /// This process is a fork, or the engine has left.
+    pub fn begin_rebuild(&self, group: &Group, limit: Duration) -> Result<Rebuilding, Error> {
+        let info = Arc::new(group.communicator().info().clone());
+        Rebuilding::begin(&self.shared, &info, limit)
+    }
+
     /// Leaves the job politely: operations in flight end with an error, peers see this rank as left. Repeated calls do nothing.
     pub fn leave(&mut self) {
         if std::mem::replace(&mut self.left, true) {
@@ -239,6 +264,29 @@ impl Engine {
         }
         self.shared.control.leave();
         self.shared.state.lock().flight.close();
+    }
+}
+
+/// Keeps the calling thread on one processor.
+fn pin_thread(cpu: usize) -> Result<(), Error> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_setaffinity};
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Error::invalid(
+                "pin",
+                format!("no processor has number {cpu}"),
+            ));
+        }
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set)
+            .map_err(|e| Error::invalid("pin", format!("processor {cpu}: {e}")))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let what = format!("to processor {cpu}: this system is not asked to");
+        Err(Error::invalid("pin", what))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 use gaggle_collectives::{Action, Arrive, Folding, Operand, Span, select::folding};
 use gaggle_core::{
     Cause, Codec, DType, Descriptor, Divisor, Error, Form, GroupInfo, Inlet, Mode, OpId, OpKind,
-    Outlet, Rank, Reduce, UserReduction, Weight, XferId,
+    Outlet, Rank, Reduce, UserReduction, Weight, XferId, descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use gaggle_trace::Ticket;
@@ -95,6 +95,7 @@ pub(crate) struct OpState {
     pub(crate) residual: Option<Vec<f32>>,
     /// Where this rank's result of a reduction is.
     result: Option<Span>,
+    own_weight: u64,
     /// Group ranks that have been sent the descriptor.
     pub(crate) described: Vec<bool>,
     pub(crate) left: u32,
@@ -125,6 +126,8 @@ pub(crate) struct OpState {
     pub(crate) bytes_sent: u64,
     /// Its place with the flight recorder.
     pub(crate) ticket: Option<Ticket>,
+    /// Whether it will be started again: then it is kept.
+    pub(crate) again: bool,
     pub(crate) completion: Arc<Completion>,
 }
 
@@ -153,6 +156,15 @@ pub(crate) struct OpStart {
     pub(crate) completion: Arc<Completion>,
 }
 
+/// What changes from run to run of an operation that is started many times.
+pub(crate) struct Run {
+    pub(crate) serial: u64,
+    pub(crate) id: OpId,
+    pub(crate) started: Duration,
+    pub(crate) deadline: Duration,
+    pub(crate) warn_at: Duration,
+}
+
 impl OpState {
     pub(crate) fn new(s: OpStart) -> OpState {
         let n = s.program.steps.len();
@@ -178,6 +190,7 @@ impl OpState {
             tensor: s.tensor,
             residual: None,
             result: s.result,
+            own_weight: s.weight.bits(),
             described: vec![false; s.group.world_ranks.len()],
             left: n as u32,
             group: s.group,
@@ -203,8 +216,44 @@ impl OpState {
             touched: false,
             bytes_sent: 0,
             ticket: None,
+            again: false,
             completion: s.completion,
         }
+    }
+
+    /// As when it was made, under another number. Allocates nothing.
+    pub(crate) fn reset(&mut self, run: &Run) {
+        self.serial = run.serial;
+        self.id = run.id;
+        self.descriptor.id = run.id;
+        self.hash = stable_hash(&[&self.descriptor.to_bytes()]);
+        self.waits.copy_from_slice(&self.program.waits);
+        self.phase.fill(Phase::Waiting);
+        self.xfers.fill(None);
+        self.arrived_weight.fill(0);
+        self.decoding.fill(kernels::Decoding::default());
+        self.broken = None;
+        self.residual = None;
+        self.slots.fill(0);
+        if let Some(own) = self.slots.first_mut() {
+            *own = self.own_weight;
+        }
+        self.described.fill(false);
+        self.left = self.phase.len() as u32;
+        self.status = Status::Running;
+        self.inherited = false;
+        self.suspect = None;
+        self.started = run.started;
+        self.deadline = run.deadline;
+        self.warn_at = Some(run.warn_at);
+        self.alarm = None;
+        for list in [&mut self.without, &mut self.absent, &mut self.denied] {
+            list.clear();
+        }
+        self.averages.clear();
+        self.receives_left = self.program.n_receives;
+        self.touched = false;
+        self.bytes_sent = 0;
     }
 
     /// When it wants to be looked at next.
@@ -228,12 +277,12 @@ impl OpState {
         wait
     }
 
-    /// What was put off and need not wait any longer.
-    pub(crate) fn due_averages(&mut self) -> Vec<u32> {
+    /// Something that was put off and need not wait any longer.
+    pub(crate) fn due_average(&mut self) -> Option<u32> {
         if self.receives_left > 0 {
-            return vec![];
+            return None;
         }
-        std::mem::take(&mut self.averages)
+        self.averages.pop()
     }
 
     /// About how many bytes a step computes.

@@ -85,6 +85,25 @@ pub(crate) enum Blame {
     Other(String),
 }
 
+/// What the members of a group that is being rebuilt tell each other. Ranks are the group's; ballots are numbered uniquely.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ballot {
+    /// The sender has called for it.
+    Join,
+    /// It has given up.
+    Withdraw,
+    /// The sender wants to propose.
+    Prepare(u64),
+    /// The sender will take no earlier ballot, and has accepted this one so far.
+    Promise(u64, Option<(u64, Vec<Rank>)>),
+    /// Who is to go on.
+    Accept(u64, Vec<Rank>),
+    /// The sender has accepted that.
+    Accepted(u64),
+    /// Who goes on.
+    Decided(Vec<Rank>),
+}
+
 /// What engines tell each other.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
@@ -98,6 +117,8 @@ pub(crate) enum Word {
     Failed(OpId, Vec<Rank>, Blame),
     /// The group is aborted.
     Abort(u64, String),
+    /// The group is being rebuilt.
+    Rebuild(u64, Ballot),
 }
 
 /// Longest reason that is passed on, so that a word fits into a control message.
@@ -187,6 +208,28 @@ impl Word {
                 b.extend_from_slice(&group.to_le_bytes());
                 put_text(&mut b, reason);
             }
+            Word::Rebuild(group, ballot) => {
+                b.push(5);
+                b.extend_from_slice(&group.to_le_bytes());
+                let (kind, number, members) = match ballot {
+                    Ballot::Join => (0, None, None),
+                    Ballot::Withdraw => (1, None, None),
+                    Ballot::Prepare(n) => (2, Some(n), None),
+                    Ballot::Promise(n, None) => (3, Some(n), None),
+                    Ballot::Promise(n, Some((accepted, members))) => {
+                        (4, Some(n), Some((*accepted, members)))
+                    }
+                    Ballot::Accept(n, members) => (5, Some(n), Some((0, members))),
+                    Ballot::Accepted(n) => (6, Some(n), None),
+                    Ballot::Decided(members) => (7, None, Some((0, members))),
+                };
+                b.push(kind);
+                b.extend_from_slice(&number.copied().unwrap_or(0).to_le_bytes());
+                if let Some((accepted, members)) = members {
+                    b.extend_from_slice(&accepted.to_le_bytes());
+                    put_set(&mut b, members);
+                }
+            }
         }
         b
     }
@@ -196,6 +239,25 @@ impl Word {
         let (&kind, b) = b.split_first()?;
         if kind == 4 {
             return Some(Word::Abort(u64_at(b, 0)?, text(b.get(8..)?)));
+        }
+        if kind == 5 {
+            let (group, kind, number) = (u64_at(b, 0)?, *b.get(8)?, u64_at(b, 9)?);
+            let rest = b.get(17..)?;
+            let ballot = match (kind, rest) {
+                (0, []) => Ballot::Join,
+                (1, []) => Ballot::Withdraw,
+                (2, []) => Ballot::Prepare(number),
+                (3, []) => Ballot::Promise(number, None),
+                (4, _) => {
+                    let accepted = (u64_at(rest, 0)?, read_set(rest.get(8..)?));
+                    Ballot::Promise(number, Some(accepted))
+                }
+                (5, _) => Ballot::Accept(number, read_set(rest.get(8..)?)),
+                (6, []) => Ballot::Accepted(number),
+                (7, _) => Ballot::Decided(read_set(rest.get(8..)?)),
+                _ => return None,
+            };
+            return Some(Word::Rebuild(group, ballot));
         }
         let (op, rest) = read_op(b)?;
         match kind {
@@ -292,6 +354,21 @@ fn read_versions(b: &[u8]) -> Option<Vec<(Vec<Rank>, String)>> {
     rest.is_empty().then_some(versions)
 }
 
+/// One bit per rank: 30,000 ranks fit into a word.
+fn put_set(b: &mut Vec<u8>, ranks: &[Rank]) {
+    let at = b.len();
+    let bytes = ranks.iter().map(|r| r.idx() / 8 + 1).max().unwrap_or(0);
+    b.resize(at + bytes, 0);
+    for r in ranks {
+        b[at + r.idx() / 8] |= 1 << (r.idx() % 8);
+    }
+}
+
+fn read_set(b: &[u8]) -> Vec<Rank> {
+    let bits = (0..b.len() * 8).filter(|i| b[i / 8] & (1 << (i % 8)) != 0);
+    bits.map(|i| Rank(i as u32)).collect()
+}
+
 fn put_text(b: &mut Vec<u8>, text: &str) {
     b.extend_from_slice(&text.as_bytes()[..text.len().min(TEXT_MAX)]);
 }
@@ -366,6 +443,14 @@ mod tests {
                 ),
             ),
             Word::Abort(9, "stop".into()),
+            Word::Rebuild(9, Ballot::Join),
+            Word::Rebuild(9, Ballot::Withdraw),
+            Word::Rebuild(9, Ballot::Prepare(7 << 32)),
+            Word::Rebuild(9, Ballot::Promise(7, None)),
+            Word::Rebuild(9, Ballot::Promise(7, Some((6, vec![Rank(0), Rank(9)])))),
+            Word::Rebuild(9, Ballot::Accept(7, vec![Rank(1), Rank(2), Rank(29_999)])),
+            Word::Rebuild(9, Ballot::Accepted(7)),
+            Word::Rebuild(9, Ballot::Decided(vec![Rank(8)])),
         ] {
             assert_eq!(Word::from_bytes(&word.to_bytes()), Some(word));
         }

@@ -97,6 +97,44 @@ impl OpMemory {
         })
     }
 
+    /// Looks again at where the regions are, which were in their owner's hands.
+    ///
+    /// # Errors
+    /// They are not as long, or not of the type, that they were; nothing has changed.
+    pub(crate) fn rebind(&mut self) -> Result<(), Error> {
+        let (want, mut got) = (self.shape(), self.shape());
+        let (mut user, mut input) = (self.user, self.input);
+        if let Some(region) = &mut self.region {
+            let mut view = region.view().ok_or_else(no_device)?;
+            (got.io, got.dtype) = (view.len() as u64, view.dtype());
+            user = view.as_ptr();
+        }
+        if let Some(region) = &mut self.input_region {
+            let mut view = region.view().ok_or_else(no_device)?;
+            if view.dtype() != got.dtype {
+                return Err(two_types(view.dtype(), got.dtype));
+            }
+            got.input = Some(view.len() as u64);
+            input = view.as_ptr();
+        }
+        if (got.dtype, got.io, got.input) != (want.dtype, want.io, want.input) {
+            let what = format!("the memory was {want:?} when it was set up, and is {got:?}");
+            return Err(Error::invalid("start", what));
+        }
+        (self.user, self.input) = (user, input);
+        Ok(())
+    }
+
+    /// The region that is written, while no run is in flight.
+    pub(crate) fn region(&mut self) -> Option<&mut Region> {
+        self.region.as_mut()
+    }
+
+    /// The region that is read, while no run is in flight.
+    pub(crate) fn input_region(&mut self) -> Option<&mut Region> {
+        self.input_region.as_mut()
+    }
+
     /// Element type and lengths.
     pub(crate) fn shape(&self) -> Shape {
         let elems = |bytes: usize| (bytes / self.user_type.size()) as u64;

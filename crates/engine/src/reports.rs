@@ -227,6 +227,7 @@ impl ControlSink for ControlView<'_> {
                     },
                 );
             }
+            Some(Word::Rebuild(group, ballot)) => state.rebuild_word(group, from, ballot),
             Some(Word::Abort(group, reason)) => state.abort(group, from, &reason),
         }
     }

@@ -12,6 +12,7 @@ use crate::{
     protocol::{Blame, Head, Word},
     raw_memory::OpMemory,
     ready::{Item, Ready},
+    rebuild::Rebuilds,
     record::{Record, record},
     sync::Arc,
     timers::{Alarm, Timers},
@@ -117,6 +118,9 @@ pub(crate) struct State {
     pub(crate) declined: Vec<(OpKind, Codec)>,
     pub(crate) serial: u64,
     pub(crate) scratch_pool: Vec<Vec<u64>>,
+    /// How many groups of one name this rank has made.
+    pub(crate) made: HashMap<u64, u32>,
+    pub(crate) rebuilds: Rebuilds,
     pub(crate) record: Vec<Record>,
     pub(crate) flight: Flight,
     /// Set for good when this engine is of no use any more.
@@ -130,6 +134,8 @@ pub(crate) struct State {
 
 /// Early heads kept per operation and rank are few; this bounds what a babbling peer can make us keep.
 pub(crate) const MAX_EARLY: usize = 4096;
+/// Entries that tables which change with every operation have room for from the start.
+const ROOM: usize = 1024;
 /// Scratch buffers kept for reuse.
 const MAX_POOL: usize = 16;
 
@@ -156,8 +162,9 @@ impl State {
             programs: Programs::default(),
             ops: vec![],
             free: vec![],
-            by_id: HashMap::new(),
-            xfers: HashMap::new(),
+            // With room to spare, what is put in and taken out all the time allocates nothing.
+            by_id: HashMap::with_capacity(ROOM),
+            xfers: HashMap::with_capacity(ROOM),
             lanes: HashMap::new(),
             late: HashMap::new(),
             poisoned: HashMap::new(),
@@ -168,7 +175,7 @@ impl State {
             ready: Ready::default(),
             timers: Timers::default(),
             later: VecDeque::new(),
-            early: HashMap::new(),
+            early: HashMap::with_capacity(ROOM),
             early_pool: vec![],
             early_heads: 0,
             troubles: Troubles::default(),
@@ -176,6 +183,8 @@ impl State {
             declined: vec![],
             serial: 0,
             scratch_pool: vec![],
+            made: HashMap::new(),
+            rebuilds: Rebuilds::default(),
             record: vec![],
             flight: Flight::default(),
             closed: None,
@@ -446,7 +455,6 @@ impl State {
         if matches!(program.steps[step as usize].action, Action::Recv { .. }) {
             op.receives_left -= 1;
         }
-        let put_off = op.due_averages();
         let over = op.left == 0;
         for next in program.successors(step) {
             if let Some(op) = self.ops[idx].as_deref_mut() {
@@ -456,7 +464,7 @@ impl State {
                 }
             }
         }
-        for step in put_off {
+        while let Some(step) = self.ops[idx].as_deref_mut().and_then(OpState::due_average) {
             self.release(idx, step);
         }
         if over {
@@ -553,7 +561,7 @@ impl State {
             Some((id, late)) => Err(self.late_error(&op, id, &late)),
             None => Ok(done),
         };
-        self.hand_back(*op, result);
+        self.hand_back(op, result);
     }
 
     /// Keeps the scratch; gives back the regions that were written and read.
@@ -565,11 +573,26 @@ impl State {
         (io, input)
     }
 
-    pub(crate) fn hand_back(&mut self, op: OpState, result: Result<Done, Error>) {
+    pub(crate) fn hand_back(&mut self, op: Box<OpState>, result: Result<Done, Error>) {
         if let Err(error) = &result {
             self.flight.failed(&op, error);
         }
         let lane = (op.id.group, op.id.lane);
+        if op.again {
+            let completion = Arc::clone(&op.completion);
+            let (waker, unwanted) = completion.set_again(op, result);
+            self.after.extend(waker.map(After::Wake));
+            if let Some((op, result)) = unwanted {
+                let (io, input) = self.recycle(op.memory);
+                self.after.extend(io.map(After::Drop));
+                self.after.extend(input.map(After::Drop));
+                if let Err(error) = result {
+                    self.lanes.entry(lane).or_default().sticky = Some(error);
+                }
+            }
+            return;
+        }
+        let op = *op;
         let (mut io, mut input) = self.recycle(op.memory);
         if let Some(then) = op.then {
             // The memory was the engine's own, for counts; the caller's is that of what will not follow.
@@ -631,7 +654,7 @@ impl State {
             }
             control_word(&mut self.later, Word::Failed(op.id, unserved, blame));
         }
-        self.hand_back(*op, Err(error));
+        self.hand_back(op, Err(error));
     }
 
     /// Ends everything, for good.
@@ -718,7 +741,7 @@ impl State {
             }
             self.rearm(alarm.idx);
         }
-        n
+        n + self.tend_rebuilds()
     }
 
     /// The deadline has passed: a tolerant operation does without whoever is late; of any other, everybody is asked how far they are.
@@ -749,7 +772,8 @@ impl State {
     /// When to look at the clock next.
     pub(crate) fn next_timeout(&mut self) -> Option<Duration> {
         let State { ops, timers, .. } = self;
-        timers.next(|a| rings(ops, a))
+        let operations = timers.next(|a| rings(ops, a));
+        operations.into_iter().chain(self.rebuilds.due()).min()
     }
 
     pub(crate) fn in_flight(&self) -> usize {

@@ -822,3 +822,204 @@ fn tolerant_rounds_survive_every_crash() {
         }
     }
 }
+
+/// What a rank of a job that survives crashes is doing.
+enum Doing {
+    Nothing,
+    Sum(Box<dyn Pending>),
+    Rebuild(gaggle_engine::Rebuilding),
+    Failed(Error),
+}
+
+/// Sums until all who live have had three right ones in one group, rebuilding whenever something fails. Ranks that have failed for good are in the result.
+fn sum_on(job: &mut Job, seed: u64, mut crashes: Vec<(Duration, u32)>) -> Vec<Option<Error>> {
+    let world = job.engines.len() as u32;
+    crashes.sort_unstable();
+    let mut groups: Vec<_> = job.engines.iter().map(|e| e.group()).collect();
+    let mut doing: Vec<Doing> = (0..world).map(|_| Doing::Nothing).collect();
+    let mut right = vec![0; world as usize];
+    // Who follows whom: one record per group that was rebuilt.
+    let mut records: std::collections::BTreeMap<u64, gaggle_core::GroupInfo> = Default::default();
+    for events in 0.. {
+        assert!(events < 1_000_000, "seed {seed}: no end");
+        while let Some((_, rank)) = crashes.first().copied().filter(|c| c.0 <= job.now()) {
+            crashes.remove(0);
+            job.net.crash(Rank(rank));
+            job.still.insert(rank);
+        }
+        let mut changed = false;
+        for r in (0..world as usize).filter(|r| !job.still.contains(&(*r as u32))) {
+            let group = groups[r].clone();
+            let next = match std::mem::replace(&mut doing[r], Doing::Nothing) {
+                Doing::Nothing => {
+                    let op = Op::new(Kind::AllReduce(Reduce::Sum));
+                    let io = Region::new(vec![(r + 1) as f64; 4]);
+                    Doing::Sum(group.communicator().start(op, io.into()))
+                }
+                Doing::Sum(p) if p.is_done() => {
+                    changed = true;
+                    let f = p.wait();
+                    match f.result {
+                        Ok(_) => {
+                            let members = &group.communicator().info().world_ranks;
+                            let want: f64 = members.iter().map(|r| f64::from(r.0 + 1)).sum();
+                            let x: Vec<f64> = f.io.unwrap().into_inner().unwrap();
+                            assert_eq!(x, [want; 4], "seed {seed}");
+                            right[r] += 1;
+                            Doing::Nothing
+                        }
+                        Err(_) => {
+                            let limit = Duration::from_secs(20);
+                            Doing::Rebuild(job.engines[r].begin_rebuild(&group, limit).unwrap())
+                        }
+                    }
+                }
+                Doing::Rebuild(rebuilding) if rebuilding.is_over() => {
+                    changed = true;
+                    match rebuilding.poll().unwrap() {
+                        Ok(new) => {
+                            let mut info = new.communicator().info().clone();
+                            info.rank = Rank(0);
+                            assert_eq!(info.initial_size, world);
+                            let old = group.communicator().info().id;
+                            let known = records.entry(old).or_insert_with(|| info.clone());
+                            assert_eq!(*known, info, "seed {seed}: two records");
+                            groups[r] = new;
+                            right[r] = 0;
+                            Doing::Nothing
+                        }
+                        Err(e) => Doing::Failed(e),
+                    }
+                }
+                other => other,
+            };
+            changed |= matches!((&doing[r], &next), (Doing::Nothing, Doing::Nothing));
+            doing[r] = next;
+        }
+        let done = |r: usize| {
+            job.still.contains(&(r as u32)) || right[r] >= 3 || matches!(doing[r], Doing::Failed(_))
+        };
+        if crashes.is_empty() && (0..world as usize).all(done) {
+            break;
+        }
+        job.pump();
+        if changed {
+            continue;
+        }
+        let over = |d: &Doing| match d {
+            Doing::Sum(p) => p.is_done(),
+            Doing::Rebuild(p) => p.is_over(),
+            Doing::Nothing | Doing::Failed(_) => false,
+        };
+        let live = (0..world as usize).filter(|r| !job.still.contains(&(*r as u32)));
+        if !live.into_iter().any(|r| over(&doing[r])) {
+            let next = crashes.first().map(|c| c.0);
+            assert!(job.advance(next), "seed {seed}: nothing left to happen");
+        }
+    }
+    doing
+        .into_iter()
+        .map(|d| match d {
+            Doing::Failed(e) => Some(e),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_majority_survives_crashes_at_any_time_and_agrees_on_who_it_is() {
+    for seed in 0..300u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let world = rng.random_range(1..9u32);
+        let mut job = Job::new(world, seed, &config());
+        // Ranks and times at random; often the lowest, while it proposes.
+        let dead = rng.random_range(0..=(world - 1) / 2);
+        let mut ranks: Vec<u32> = (0..world).collect();
+        if rng.random() {
+            ranks.shuffle(&mut rng);
+        }
+        let spread = *[2_000u64, 8_000, 400_000].choose_one(&mut rng);
+        let crashes: Vec<(Duration, u32)> = ranks[..dead as usize]
+            .iter()
+            .map(|r| (Duration::from_micros(rng.random_range(0..spread)), *r))
+            .collect();
+        let failed = sum_on(&mut job, seed, crashes.clone());
+        for (rank, e) in failed.iter().enumerate() {
+            assert!(
+                e.is_none() || job.still.contains(&(rank as u32)),
+                "seed {seed}: rank {rank} of {world}, {crashes:?}: {}",
+                e.as_ref().unwrap()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_proposers_death_at_any_moment_changes_nothing() {
+    for seed in 0..200u64 {
+        let mut job = Job::new(5, seed, &config());
+        // The first death makes all rebuild; the second one strikes whoever proposes.
+        let crashes = vec![
+            (Duration::from_micros(100), 0),
+            (Duration::from_micros(100 + seed * 60), 1),
+        ];
+        let failed = sum_on(&mut job, seed, crashes);
+        for (rank, e) in failed.iter().enumerate().skip(2) {
+            assert!(e.is_none(), "seed {seed}: {rank}: {}", e.as_ref().unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_minority_ends_with_an_error_and_never_with_a_group() {
+    for seed in 0..60u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let world = rng.random_range(2..8u32);
+        let mut job = Job::new(world, seed, &config());
+        // So many at once that the rest is no majority of the whole: of exactly half, the lowest goes too.
+        let dead = world.div_ceil(2);
+        let crashes = (0..dead).map(|r| (Duration::from_micros(50), r)).collect();
+        let failed = sum_on(&mut job, seed, crashes);
+        for (rank, e) in failed.iter().enumerate().skip(dead as usize) {
+            let e = e.as_ref().unwrap();
+            assert!(
+                matches!(e.cause(), Cause::Rebuild { .. }),
+                "seed {seed}: {rank} of {world}: {e}"
+            );
+        }
+        assert!(
+            job.now() < Duration::from_secs(20),
+            "seed {seed}: told at once"
+        );
+    }
+}
+
+#[test]
+fn a_partition_names_the_other_side_and_heals() {
+    for seed in 0..20u64 {
+        let mut job = Job::new(5, seed, &config());
+        let (few, many) = ([0, 1].map(Rank), [2, 3, 4].map(Rank));
+        job.net.partition(&few, &many);
+        let limit = Duration::from_secs(3);
+        let begin = |job: &Job, r: usize| {
+            let group = job.engines[r].group();
+            job.engines[r].begin_rebuild(&group, limit).unwrap()
+        };
+        let parts: Vec<_> = (0..5).map(|r| begin(&job, r)).collect();
+        job.run_until(|| parts.iter().all(|p| p.is_over()));
+        for (r, part) in parts.iter().enumerate() {
+            let e = part.poll().unwrap().unwrap_err();
+            let other: &[Rank] = if r < 2 { &many } else { &few };
+            assert_eq!(e.culprits(), other, "seed {seed}: {e}");
+        }
+        job.net.heal();
+        let parts: Vec<_> = (0..5).map(|r| begin(&job, r)).collect();
+        job.run_until(|| parts.iter().all(|p| p.is_over()));
+        let ids: Vec<u64> = parts
+            .iter()
+            .map(|p| p.poll().unwrap().unwrap().communicator().info().id)
+            .collect();
+        assert!(ids.iter().all(|id| *id == ids[0]), "seed {seed}");
+        job.still.clear();
+    }
+}

@@ -5,6 +5,8 @@ mod ending;
 mod exchanges;
 mod faults;
 mod feedback;
+mod groups;
 mod missing;
 mod modes;
 mod pairwise;
+mod persistent;
