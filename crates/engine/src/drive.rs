@@ -330,6 +330,8 @@ impl Shared {
 
     /// The body of the engine's thread.
     pub(crate) fn serve(&self) {
+        // What the lock keeps for a thread that waits is made at its first wait: now, not in the middle of the work.
+        self.bell.sleep(self.bell.rings(), Duration::ZERO);
         while !self.bell.closing.load(Ordering::SeqCst) {
             if self.drive().is_none() {
                 // Somebody else is at it; they come back to the note.

@@ -136,6 +136,8 @@ pub(crate) struct State {
 pub(crate) const MAX_EARLY: usize = 4096;
 /// Entries that tables which change with every operation have room for from the start.
 const ROOM: usize = 1024;
+/// Lists for early heads that are there from the start.
+const EARLY_LISTS: usize = 32;
 /// Scratch buffers kept for reuse.
 const MAX_POOL: usize = 16;
 
@@ -176,7 +178,7 @@ impl State {
             timers: Timers::default(),
             later: VecDeque::new(),
             early: HashMap::with_capacity(ROOM),
-            early_pool: vec![],
+            early_pool: (0..EARLY_LISTS).map(|_| Vec::with_capacity(4)).collect(),
             early_heads: 0,
             troubles: Troubles::default(),
             residuals: Residuals::default(),

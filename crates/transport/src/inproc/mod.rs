@@ -172,6 +172,7 @@ impl InprocTransport {
             opened: false,
             cancelled: false,
             held: 0,
+            copied: false,
             paid,
             recv: NONE,
         });

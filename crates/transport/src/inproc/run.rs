@@ -163,6 +163,7 @@ impl<'a> Run<'a> {
         };
         offer.loan = None;
         offer.chunk = Some(chunk);
+        offer.copied = true;
         offer.held = bytes;
         offer.paid = true;
         mine.held[src] += bytes;

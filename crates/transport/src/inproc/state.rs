@@ -16,8 +16,8 @@ pub(super) const CHUNK: usize = 64 << 10;
 const CHUNKS: usize = 64;
 /// Bytes of early messages that a link holds, so that their senders need not wait.
 pub(super) const CREDIT: usize = 256 << 10;
-/// Buffers of early messages kept for the next ones.
-const SPARE_WHOLE: usize = 8;
+/// Buffers of early messages kept for the next ones; what they hold together is bounded by the links' credit.
+const SPARE_WHOLE: usize = 64;
 
 /// One of this rank's own transfers.
 #[derive(Debug)]
@@ -69,6 +69,8 @@ pub(super) struct Offer {
     pub(super) cancelled: bool,
     /// Bytes that it takes of the link's credit for what comes early.
     pub(super) held: usize,
+    /// The chunk is the receiver's: it has copied what was lent.
+    pub(super) copied: bool,
     /// Nothing of the sender's is needed any more: it has been told that it is done.
     pub(super) paid: bool,
     /// The posted receive.
@@ -239,9 +241,11 @@ impl State {
 
     /// Room for a whole early message.
     pub(super) fn take_whole(&mut self, bytes: usize) -> Chunk {
-        let fits = self.spare_whole.iter().position(|b| b.len() >= bytes);
-        let buf = match fits {
-            Some(i) => self.spare_whole.swap_remove(i),
+        let spare = self.spare_whole.iter().enumerate();
+        let fits = spare.filter(|(_, b)| b.len() >= bytes);
+        // The smallest that fits: a large one is not to be missed by a large message.
+        let buf = match fits.min_by_key(|(_, b)| b.len()) {
+            Some((i, _)) => self.spare_whole.swap_remove(i),
             None => vec![0; bytes.next_power_of_two()].into(),
         };
         Chunk {
@@ -262,7 +266,12 @@ impl State {
 
     /// Takes an offer out, and its key if no receive is left.
     pub(super) fn remove_offer(&mut self, place: u32) -> Option<Offer> {
-        let offer = self.offers.remove(place)?;
+        let mut offer = self.offers.remove(place)?;
+        if offer.copied
+            && let Some(chunk) = offer.chunk.take()
+        {
+            self.give_chunk(chunk);
+        }
         self.held[offer.src] -= offer.held;
         let at = (offer.src, offer.key);
         if let Some(pair) = self.keys.get_mut(&at) {
