@@ -136,6 +136,39 @@ fn end_without(mut job: Running, victim: u32) -> Ended {
     ended
 }
 
+#[test]
+fn the_survivors_of_a_killed_rank_0_rebuild_and_finish() {
+    for victim in [0, 2] {
+        let mut job = Running::start(stubborn("rebuild"));
+        job.hear(4, "ready", |line| line.ends_with(" ready"));
+        signal(job.rank(victim), "KILL");
+        let ended = job.wait_for_all();
+        let sum = 10 - (victim + 1);
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            let line = format!("[{rank}] rebuilt 3 of 4, epoch 1, sum {sum}");
+            assert!(
+                ended.out.lines().any(|l| l == line),
+                "no {line:?}: {ended:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn neighbours_of_a_killed_rank_average_on_without_it() {
+    let mut job = Running::start(stubborn("tolerate"));
+    job.hear(4, "ready", |line| line.ends_with(" ready"));
+    signal(job.rank(1), "KILL");
+    let ended = job.wait_for_all();
+    for rank in [0, 2, 3] {
+        let line = format!("[{rank}] went on without rank 1");
+        assert!(
+            ended.out.lines().any(|l| l == line),
+            "no {line:?}: {ended:#?}"
+        );
+    }
+}
+
 /// Rank 1 stops itself when all others have called the next all-reduce, or will.
 #[test]
 fn a_rank_that_stands_still_is_the_timeout_of_all_others() {

@@ -105,12 +105,14 @@ impl OpMemory {
         let (want, mut got) = (self.shape(), self.shape());
         let (mut user, mut input) = (self.user, self.input);
         if let Some(region) = &mut self.region {
-            let mut view = region.view().ok_or_else(no_device)?;
+            let space = region.space();
+            let mut view = region.view().ok_or_else(|| no_device(space))?;
             (got.io, got.dtype) = (view.len() as u64, view.dtype());
             user = view.as_ptr();
         }
         if let Some(region) = &mut self.input_region {
-            let mut view = region.view().ok_or_else(no_device)?;
+            let space = region.space();
+            let mut view = region.view().ok_or_else(|| no_device(space))?;
             if view.dtype() != got.dtype {
                 return Err(two_types(view.dtype(), got.dtype));
             }

@@ -90,7 +90,12 @@ fn check(link: Link) {
     let mut config = config();
     config.slice_bytes = 32 << 10;
     let meet = Barrier::new(WORLD as usize);
-    link.local(WORLD, &config, |_, group| {
+    // The flight recorder is always on.
+    let dir = tempfile::tempdir().unwrap();
+    link.local(WORLD, &config, |engine, group| {
+        let about = gaggle_trace::About::new("alloc", WORLD, group.rank());
+        let recorder = gaggle_trace::Recorder::create(dir.path(), &about).unwrap();
+        engine.attach_recorder(recorder);
         let mut ops = operations(&group);
         run(&mut ops, 0..300);
         let mut seen = vec![];

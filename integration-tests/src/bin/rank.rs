@@ -68,6 +68,8 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
             }
             return endless(&job, "ring", Rank(2), || ());
         }
+        ["rebuild"] => return rebuild(&job),
+        ["tolerate"] => return tolerate(&job),
         ["unjoined"] => return Err("joined a world whose rank 0 is elsewhere".into()),
         ["busy"] => {
             job.barrier()?;
@@ -126,6 +128,91 @@ fn endless(
     group.subgroup(&survivors, "survivors")?.barrier()?;
     say("survivors met");
     Ok(ExitCode::from(3))
+}
+
+/// Trains until a rank dies; then the survivors agree on who they are, and finish.
+fn rebuild(job: &Group) -> Result<ExitCode, Trouble> {
+    let me = f64::from(job.rank().0);
+    let step = |group: &Group| {
+        let mut x = vec![me + 1.0; 10_000];
+        group.all_reduce(&mut x, core::Sum).map(|_| x[9_999])
+    };
+    step(job)?;
+    say("ready");
+    let error = loop {
+        if let Err(error) = step(job) {
+            break error;
+        }
+    };
+    say(&format!("text {error}"));
+    let group = job.rebuild(Duration::from_secs(20))?;
+    let n = group.size() as f64;
+    let mut sum = 0.0;
+    for _ in 0..20 {
+        sum = step(&group)?;
+        let mut mean = [me + 1.0];
+        group.all_reduce(&mut mean, Mean)?;
+        if (mean[0] * n - sum).abs() > 1e-9 {
+            return Err(format!("{n} times the mean {} is not {sum}", mean[0]).into());
+        }
+    }
+    let info = group.communicator().info();
+    say(&format!(
+        "rebuilt {} of {}, epoch {}, sum {sum}",
+        group.size(),
+        info.initial_size,
+        info.epoch
+    ));
+    group.barrier()?;
+    Ok(ExitCode::from(3))
+}
+
+/// Averages with everybody until somebody is missing, and then a while without.
+fn tolerate(job: &Group) -> Result<ExitCode, Trouble> {
+    let (me, n) = (job.rank(), job.size() as u32);
+    let others = || (0..n).map(Rank).filter(|r| *r != me);
+    let round = core::Round {
+        from: others().map(|r| (r, 1.0 / f64::from(n))).collect(),
+        to: others().map(|r| (r, 1.0)).collect(),
+        keep: 1.0 / f64::from(n),
+        form: core::Form::Delta,
+    };
+    let mut without = 0;
+    for t in 0.. {
+        let kind = core::Kind::Mix {
+            round: round.clone(),
+            t,
+        };
+        let op = core::Op::new(kind).on_missing(core::OnMissing::Tolerate);
+        let mut x = vec![f64::from(me.0); 10_000];
+        let done = job.run(&op, &mut x)?;
+        if t == 0 {
+            say("ready");
+        }
+        if done.missing.is_empty() {
+            continue;
+        }
+        without += 1;
+        let w = 1.0 / f64::from(n);
+        let there = others().filter(|r| !done.missing.contains(r));
+        let want = there.fold(f64::from(me.0), |x, r| {
+            x + w * (f64::from(r.0) - f64::from(me.0))
+        });
+        // In the round of the death its value may have come although it could take nothing any more.
+        if without > 1 && (x[0] - want).abs() > 1e-9 {
+            return Err(format!("{} without {:?}, not {want}", x[0], done.missing).into());
+        }
+        if without == 50 {
+            let missing = core::name_ranks(&done.missing);
+            say(&format!("went on without {missing}"));
+            // Who left now would be missed by those who are a round behind.
+            let all = (0..n).map(Rank);
+            let rest: Vec<Rank> = all.filter(|r| !done.missing.contains(r)).collect();
+            job.subgroup(&rest, "survivors")?.barrier()?;
+            return Ok(ExitCode::from(3));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Trains with strangers about. Rank 3 holds up the meeting until the file `go` is there, rank 0 the training until `half` is.
