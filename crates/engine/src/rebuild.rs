@@ -40,6 +40,8 @@ type Members = Vec<Rank>;
 struct Attempt {
     /// Ranks of the job that have called.
     joined: BTreeSet<Rank>,
+    /// Ranks of the job that had called and have given up.
+    withdrawn: BTreeSet<Rank>,
     /// This rank's own call, while it waits.
     called: Option<Called>,
     /// How this rank's last call ended, where not with the record.
@@ -142,7 +144,9 @@ impl State {
         let mut answer = None;
         match ballot {
             Ballot::Withdraw => {
-                attempt.joined.remove(&from);
+                if attempt.joined.remove(&from) {
+                    attempt.withdrawn.insert(from);
+                }
             }
             Ballot::Join | Ballot::Prepare(_) if attempt.decided.is_some() => {
                 if let Ballot::Join = ballot {
@@ -152,6 +156,7 @@ impl State {
             }
             Ballot::Join => {
                 attempt.joined.insert(from);
+                attempt.withdrawn.remove(&from);
             }
             Ballot::Decided(members) => {
                 if attempt.decided.is_none() {
@@ -242,6 +247,10 @@ impl Attempt {
             .filter(|r| !self.joined.contains(&world(*r)))
             .collect();
         if called.until <= now {
+            // Who came and waited in vain as well is not to blame.
+            let never = |r: &Rank| !self.withdrawn.contains(&world(*r));
+            let never: Members = late.iter().copied().filter(never).collect();
+            let late = if never.is_empty() { late } else { never };
             let (waited, named) = (now.saturating_sub(called.started), name_ranks(&late));
             let what = if late.is_empty() {
                 format!("no agreement within {waited:.1?}")
