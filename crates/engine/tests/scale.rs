@@ -60,7 +60,7 @@ const THREADS: u32 = 4;
 /// Operations per lane: 10,080 per rank.
 const PER_LANE: u64 = 84;
 /// What an operation in flight may take on a rank, with its part of all tables of engine and transport, and with its caller's memory.
-const BYTES_PER_OPERATION: u64 = 4 << 10;
+const BYTES_PER_OPERATION: u64 = 8 << 10;
 
 fn value(rank: u32, group: u32, lane: u32, n: u64) -> i64 {
     i64::from(rank + 1) * (i64::from(group * LANES + lane) * 1000 + n as i64)
