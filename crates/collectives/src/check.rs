@@ -24,7 +24,7 @@ mod fault;
 mod in_flight;
 mod interpret;
 pub(crate) mod local;
-mod matching;
+pub(crate) mod matching;
 mod meeting;
 mod outcome;
 mod remote;
@@ -115,13 +115,13 @@ impl Promise {
 }
 
 /// All ranks' plans with their steps written out.
-struct World<'a> {
-    plans: &'a [Plan],
-    steps: Vec<Vec<Step>>,
+pub(crate) struct World<'a> {
+    pub(crate) plans: &'a [Plan],
+    pub(crate) steps: Vec<Vec<Step>>,
 }
 
 impl<'a> World<'a> {
-    fn of(plans: &'a [Plan]) -> World<'a> {
+    pub(crate) fn of(plans: &'a [Plan]) -> World<'a> {
         World {
             plans,
             steps: plans.iter().map(|p| p.iter().collect()).collect(),
@@ -159,12 +159,19 @@ pub fn check(plans: &[Plan], promise: &Promise) -> Result<(), Fault> {
 /// The plans do not fit each other.
 pub fn depth(plans: &[Plan]) -> Result<u64, Fault> {
     let world = World::of(plans);
-    for rank in 0..plans.len() {
-        local::check_rank(&world, rank)?;
-    }
-    let links = matching::match_messages(&world)?;
+    let links = fit_together(&world)?;
     let order = matching::order(&world, &links)?;
     Ok(matching::longest_chain(&world, &links, &order))
+}
+
+/// How the plans' steps belong together, where each is sound in itself and nothing waits in a circle.
+pub(crate) fn fit_together(world: &World<'_>) -> Result<matching::Links, Fault> {
+    for rank in 0..world.plans.len() {
+        local::check_rank(world, rank)?;
+    }
+    let links = matching::match_messages(world)?;
+    matching::order(world, &links)?;
+    Ok(links)
 }
 
 /// Each plan is the right rank's part of the right operation.

@@ -1,9 +1,13 @@
 //! Plans in words: one line per step, for people and for messages about faults.
 
 use crate::cost::Cost;
+use crate::mutate::spans;
 use crate::plan::{Action, Arrive, Buf, Plan, Slot, Span, Step};
 use gaggle_core::{Codec, DType, Form};
-use std::fmt::{self, Write};
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Write},
+};
 
 /// Each rank's plan with its cost on elements of type `dtype`.
 ///
@@ -41,6 +45,150 @@ pub fn explain(plans: &[Plan], dtype: DType) -> String {
         let _ = writeln!(text, "{plan}       {cost}");
     }
     text
+}
+
+/// Steps of a plan that do the same to slices next to each other, as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The first of the steps.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+    /// What they do, in words, and what they wait for.
+    pub text: String,
+}
+
+/// `   0-7  send #0 to rank 1: user[0..800] in 8 slices`.
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = match self.first == self.last {
+            true => self.first.to_string(),
+            false => format!("{}-{}", self.first, self.last),
+        };
+        write!(f, "{steps:>9}  {}", self.text)
+    }
+}
+
+/// A plan's steps in words, slices of one span in one line.
+///
+/// Takes time proportional to the number of steps.
+pub fn lines(plan: &Plan) -> Vec<Line> {
+    let mut all: Vec<Slices> = Vec::new();
+    for (idx, step) in (0..).zip(plan.iter()) {
+        match all.last_mut() {
+            Some(slices) if slices.goes_on_with(&step.action) => slices.add(idx, step),
+            _ => all.push(Slices {
+                first: idx,
+                last: idx,
+                whole: step.action.clone(),
+                like: without_places(&step.action),
+                after: step.after.iter().copied().collect(),
+            }),
+        }
+    }
+    all.into_iter().map(Slices::into_line).collect()
+}
+
+/// Steps that do the same to spans that follow each other.
+struct Slices {
+    first: u32,
+    last: u32,
+    /// What they do together.
+    whole: Action,
+    like: Action,
+    after: BTreeSet<u32>,
+}
+
+impl Slices {
+    fn goes_on_with(&self, action: &Action) -> bool {
+        let (mut whole, mut next) = (self.whole.clone(), action.clone());
+        self.like == without_places(action)
+            && !spans(&mut whole).is_empty()
+            && spans(&mut whole)
+                .iter()
+                .zip(spans(&mut next))
+                .all(|(a, b)| a.buf == b.buf && a.end() == b.at)
+    }
+
+    fn add(&mut self, idx: u32, mut step: Step) {
+        self.last = idx;
+        for (whole, next) in spans(&mut self.whole)
+            .into_iter()
+            .zip(spans(&mut step.action))
+        {
+            whole.len += next.len;
+        }
+        self.after.extend(step.after);
+    }
+
+    fn into_line(self) -> Line {
+        let mut text = self.whole.to_string();
+        if self.last > self.first {
+            text += &format!(" in {} slices", self.last - self.first + 1);
+        }
+        let mut joint = " after ";
+        let after: Vec<u32> = self.after.into_iter().collect();
+        for run in after.chunk_by(|a, b| a + 1 == *b) {
+            text += joint;
+            text += &match run {
+                [one] => one.to_string(),
+                _ => format!("{}-{}", run[0], run[run.len() - 1]),
+            };
+            joint = ", ";
+        }
+        Line {
+            first: self.first,
+            last: self.last,
+            text,
+        }
+    }
+}
+
+/// The same but for where and under which numbers.
+fn without_places(action: &Action) -> Action {
+    let mut like = action.clone();
+    for span in spans(&mut like) {
+        (span.at, span.len) = (0, 0);
+    }
+    let same = |slot: &mut Option<Slot>| *slot = slot.map(|_| 0);
+    match &mut like {
+        Action::Send { tag, weight, .. } => {
+            *tag = 0;
+            same(weight);
+        }
+        Action::Recv {
+            tag,
+            weight,
+            arrive,
+            ..
+        } => {
+            *tag = 0;
+            same(weight);
+            if let Arrive::Fold { there, .. } = arrive {
+                same(there);
+            }
+        }
+        Action::Fold { operands, sum, .. } => {
+            operands.iter_mut().for_each(|o| same(&mut o.slot));
+            same(sum);
+        }
+        Action::Weigh { slot, .. } | Action::Divide { slot, .. } => *slot = 0,
+        Action::Copy { unless_zero, .. } | Action::Recode { unless_zero, .. } => same(unless_zero),
+        Action::Compensate {
+            unless_zero,
+            residual,
+            ..
+        } => {
+            *residual = 0;
+            same(unless_zero);
+        }
+        Action::GroupFold { sum, .. } => same(sum),
+        Action::Mix { .. }
+        | Action::Arrive { .. }
+        | Action::AwaitAll { .. }
+        | Action::GroupCopy { .. } => {}
+    }
+    like
 }
 
 /// ` weight w3`, or nothing.

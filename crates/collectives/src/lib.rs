@@ -89,6 +89,7 @@ mod reduce_scatter;
 mod ring;
 mod rooted;
 pub mod select;
+pub mod timeline;
 mod tree;
 mod two_level;
 
@@ -100,3 +101,4 @@ pub use plan::{
     Action, Arrive, Buf, Call, Operand, Plan, PlanError, Request, Slot, Span, Step, Steps,
 };
 pub use planner::{algorithms, plan};
+pub use timeline::{Timeline, timeline};

@@ -219,7 +219,8 @@ fn with_other_numbers(action: &Action) -> Vec<(String, Action)> {
     all
 }
 
-fn spans(action: &mut Action) -> Vec<&mut Span> {
+/// Every span that an action names.
+pub(crate) fn spans(action: &mut Action) -> Vec<&mut Span> {
     match action {
         Action::Send { src: span, .. }
         | Action::Recv { dst: span, .. }

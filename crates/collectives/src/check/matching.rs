@@ -6,7 +6,7 @@ use gaggle_core::Rank;
 use std::collections::HashMap;
 
 /// How the ranks' steps belong together.
-pub(super) struct Links {
+pub(crate) struct Links {
     /// The other side of each message: by rank and step, as (rank, step); `None` for steps that are no message.
     others: Vec<Vec<Option<Event>>>,
     /// Each rank's step that arrives at a phase, in rank order.
@@ -15,12 +15,12 @@ pub(super) struct Links {
 
 impl Links {
     /// The other side of a message.
-    pub(super) fn other(&self, (rank, idx): Event) -> Option<Event> {
+    pub(crate) fn other(&self, (rank, idx): Event) -> Option<Event> {
         self.others[rank as usize][idx as usize]
     }
 
     /// The arrivals that a step of another rank waits for.
-    pub(super) fn awaited(&self, action: &Action) -> impl Iterator<Item = Event> + '_ {
+    pub(crate) fn awaited(&self, action: &Action) -> impl Iterator<Item = Event> + '_ {
         let arrivals = match action {
             Action::AwaitAll { phase } => self.arrivals.get(phase),
             _ => None,
@@ -31,7 +31,7 @@ impl Links {
 }
 
 /// One event: a local step, or a message, named by its send.
-pub(super) type Event = (u32, u32);
+pub(crate) type Event = (u32, u32);
 
 /// Finds the counterpart of every message.
 pub(super) fn match_messages(world: &World<'_>) -> Result<Links, Fault> {

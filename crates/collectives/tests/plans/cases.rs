@@ -62,6 +62,22 @@ pub(crate) fn case(
     build(kind, algorithm, world, len, which).0
 }
 
+/// A sum, in place, of `len` elements in the longer buffer, as rank 0 is asked for.
+pub(crate) fn plain(
+    kind: OpKind,
+    algorithm: Algorithm,
+    world: u32,
+    len: u64,
+    slice: u64,
+) -> Promise {
+    let parts = !matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast);
+    let len = if parts { len / u64::from(world) } else { len };
+    let promise = case(kind, algorithm, world, len, 0).expect("the first form is a plain one");
+    let requests = promise.requests().iter();
+    let sliced: Vec<Request> = requests.map(|r| Request { slice, ..r.clone() }).collect();
+    Promise::of(&sliced)
+}
+
 fn build(
     kind: OpKind,
     algorithm: Algorithm,

@@ -13,6 +13,7 @@ mod proofs;
 mod random;
 mod refusals;
 mod select;
+mod times;
 
 use gaggle_collectives::{Call, Plan, Promise, Request, accepted_mutants, check, mutants, plan};
 use gaggle_core::{Algorithm, Codec, Rank, Reduce};
