@@ -258,7 +258,8 @@ impl<'a> Clock<'a> {
             }
         };
         let ends = now.saturating_add(takes);
-        self.events.push(Reverse((ends, Event::Done(resource, item))));
+        self.events
+            .push(Reverse((ends, Event::Done(resource, item))));
     }
 
     fn done(&mut self, now: u64, resource: Resource, item: Item) {

@@ -73,7 +73,7 @@ impl Hosts {
 struct Work {
     /// Messages that follow each other.
     rounds: u64,
-    /// Messages that the busiest rank sends or receives, whichever are more.
+    /// Messages sent and received, each counted, by the threads on that way.
     messages: u64,
     /// Bytes through the busiest rank's link, one way.
     bytes: u64,
@@ -92,10 +92,9 @@ impl Work {
             let ns = u128::from(bytes) * 1000 / u128::from(per_us.max(1));
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
-        // Both ends of a message cost.
         [
             self.rounds.saturating_mul(class.latency_ns),
-            self.messages.saturating_mul(2 * class.message_ns),
+            self.messages.saturating_mul(class.message_ns),
             through(self.bytes.saturating_mul(share.max(1)), class.bytes_per_us),
             through(self.folded, class.fold_bytes_per_us),
             through(self.coded, class.codec_bytes_per_us),
@@ -155,21 +154,21 @@ impl Level {
         match algorithm {
             Algorithm::Ring => Work {
                 rounds: 2 * self.others(),
-                messages: 2 * self.others() * self.slices(s / self.p.max(1)),
+                messages: 4 * self.others() * self.slices(s / self.p.max(1)),
                 bytes: 2 * self.but_own(),
                 folded: self.but_own(),
                 ..Work::default()
             },
             Algorithm::RecursiveDoubling => Work {
                 rounds: log + beyond,
-                messages: (log + beyond) * self.slices(s),
+                messages: 2 * (log + beyond) * self.slices(s),
                 bytes: s.saturating_mul(log + beyond),
                 folded: s.saturating_mul(log),
                 ..Work::default()
             },
             Algorithm::HalvingDoubling => Work {
                 rounds: 2 * log,
-                messages: 2 * log.max(self.slices(self.but_own())) + beyond * 2 * self.slices(s),
+                messages: 4 * log.max(self.slices(self.but_own())) + beyond * 4 * self.slices(s),
                 bytes: 2 * self.but_own() + beyond * 2 * s,
                 folded: self.but_own() + beyond * s,
                 ..Work::default()
@@ -183,7 +182,7 @@ impl Level {
                 Work {
                     // Up and down both trees; the first slice goes all the way, the others follow.
                     rounds: 2 * log,
-                    messages: 2 * log + 6 * n,
+                    messages: 4 * log + 6 * n,
                     bytes: (2 * s).saturating_add(2 * log * self.slice.min(s)),
                     folded: s,
                     ..Work::default()
@@ -198,7 +197,7 @@ impl Level {
             // Direct.
             _ => Work {
                 rounds: 2 * u64::from(self.p > 1),
-                messages: 2 * self.others() * self.slices(s / self.p.max(1)),
+                messages: 4 * self.others() * self.slices(s / self.p.max(1)),
                 bytes: 2 * self.but_own(),
                 folded: self.but_own(),
                 ..Work::default()
@@ -211,7 +210,7 @@ impl Level {
         match algorithm {
             Algorithm::Binomial => Work {
                 rounds: log,
-                messages: log * self.slices(s),
+                messages: 2 * log * self.slices(s),
                 bytes: s.saturating_mul(log),
                 folded: s.saturating_mul(log),
                 ..Work::default()
@@ -221,7 +220,7 @@ impl Level {
                 let at_root = levels * (self.radix - 1).min(self.others());
                 Work {
                     rounds: levels,
-                    messages: at_root * self.slices(s),
+                    messages: (at_root + levels) * self.slices(s),
                     bytes: s.saturating_mul(at_root),
                     folded: s.saturating_mul(at_root),
                     ..Work::default()
@@ -229,14 +228,14 @@ impl Level {
             }
             Algorithm::HalvingDoubling => Work {
                 rounds: 2 * log,
-                messages: 2 * log,
+                messages: 4 * log,
                 bytes: 2 * self.but_own() + self.beyond() * s,
                 folded: self.but_own() + self.beyond() * s,
                 ..Work::default()
             },
             Algorithm::DoubleTree => Work {
                 rounds: log,
-                messages: log + 3 * self.slices(s / 2),
+                messages: 2 * log + 3 * self.slices(s / 2),
                 bytes: s.saturating_add(log * self.slice.min(s)),
                 folded: s,
                 ..Work::default()
@@ -244,7 +243,7 @@ impl Level {
             // Direct: everything meets at the root.
             _ => Work {
                 rounds: u64::from(self.p > 1),
-                messages: self.others() * self.slices(s),
+                messages: (self.others() + 1) * self.slices(s),
                 bytes: s.saturating_mul(self.others()),
                 folded: s.saturating_mul(self.others()),
                 ..Work::default()
@@ -263,7 +262,7 @@ impl Level {
                 let hops = self.others().saturating_sub(1);
                 Work {
                     rounds: self.others(),
-                    messages: hops + self.slices(s),
+                    messages: 2 * (hops + self.slices(s)),
                     bytes: s.saturating_add(hops.saturating_mul(self.slice.min(s))),
                     ..Work::default()
                 }
@@ -276,7 +275,7 @@ impl Level {
             },
             _ => Work {
                 rounds: u64::from(self.p > 1),
-                messages: self.others() * self.slices(s),
+                messages: (self.others() + 1) * self.slices(s),
                 bytes: s.saturating_mul(self.others()),
                 ..Work::default()
             },
@@ -289,14 +288,14 @@ impl Level {
         match algorithm {
             Algorithm::Binomial => Work {
                 rounds: self.log(),
-                messages: self.log().max(self.slices(self.but_own())),
+                messages: 2 * self.log().max(self.slices(self.but_own())),
                 bytes: self.but_own(),
                 copied: self.but_own(),
                 ..Work::default()
             },
             _ => Work {
                 rounds: u64::from(self.p > 1),
-                messages: self.others() * slices,
+                messages: (self.others() + 1) * slices,
                 bytes: self.but_own(),
                 ..Work::default()
             },
@@ -305,7 +304,7 @@ impl Level {
 
     fn all_gather(&self, algorithm: Algorithm) -> Work {
         let each = Work {
-            messages: self.others() * self.slices(self.s / self.p.max(1)),
+            messages: 2 * self.others() * self.slices(self.s / self.p.max(1)),
             bytes: self.but_own(),
             ..Work::default()
         };
@@ -316,7 +315,7 @@ impl Level {
             },
             Algorithm::RecursiveDoubling | Algorithm::Bruck => Work {
                 rounds: self.log(),
-                messages: self.log().max(self.slices(self.but_own())),
+                messages: 2 * self.log().max(self.slices(self.but_own())),
                 copied: match algorithm {
                     Algorithm::Bruck => self.s,
                     _ => 0,
@@ -363,7 +362,7 @@ impl Level {
         match algorithm {
             Algorithm::Bruck => Work {
                 rounds: self.log(),
-                messages: self.log().max(self.slices(self.s / 2) * self.log()),
+                messages: 2 * self.slices(self.s / 2) * self.log(),
                 bytes: self.log().saturating_mul(self.s / 2),
                 copied: self.s.saturating_mul(2 + self.log()),
                 ..Work::default()
@@ -383,7 +382,7 @@ impl Level {
             OpKind::AllToAll => self.all_to_all(algorithm),
             OpKind::Barrier => Work {
                 rounds: self.log(),
-                messages: self.log(),
+                messages: 2 * self.log(),
                 ..Work::default()
             },
             OpKind::Mix | OpKind::NeighbourGather | OpKind::HierarchicalMix => {
@@ -391,7 +390,7 @@ impl Level {
                 let averages = question.kind != OpKind::NeighbourGather;
                 Work {
                     rounds: 1,
-                    messages: degree * self.slices(self.s),
+                    messages: 2 * degree * self.slices(self.s),
                     bytes: self.s.saturating_mul(degree),
                     folded: u64::from(averages) * self.s.saturating_mul(degree + 1),
                     ..Work::default()
@@ -399,7 +398,7 @@ impl Level {
             }
             OpKind::Message => Work {
                 rounds: 1,
-                messages: self.slices(self.s),
+                messages: 1 + self.slices(self.s),
                 bytes: self.s,
                 ..Work::default()
             },
