@@ -1,5 +1,6 @@
 //! The command line: what can be said, and what `--help` tells.
 
+use crate::explain::ExplainArgs;
 use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -14,6 +15,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
     after_help = "Examples:\n  \
         gaggle demo                        train on the digits that ship with gaggle, with 4 processes\n  \
         gaggle run -n 4 ./my-program       start 4 copies of my-program as the ranks of one job\n  \
+        gaggle explain all-reduce -n 6     show which plan 6 ranks would follow, and why\n  \
         gaggle trace                       tell who waited for whom in the job that failed last\n\n\
         `gaggle COMMAND --help` tells more about each command."
 )]
@@ -27,6 +29,7 @@ pub(crate) enum Task {
     Run(RunArgs),
     Demo(DemoArgs),
     Trace(TraceArgs),
+    Explain(Box<ExplainArgs>),
 }
 
 /// Start N copies of a program on this machine, as the ranks of one job

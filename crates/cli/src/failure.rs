@@ -34,6 +34,9 @@ pub(crate) enum Failure {
     /// The recordings cannot be found, read or put together.
     #[error("{0}")]
     Trace(String),
+    /// There is no such plan, or it cannot be shown.
+    #[error("{0}\nTry `gaggle explain --help`.")]
+    Explain(String),
     /// The command line makes no sense.
     #[error("{0}\nTry `gaggle demo --help`.")]
     Usage(String),
@@ -48,8 +51,8 @@ impl Failure {
                 _ => 126,
             },
             Failure::NoDemo { .. } | Failure::NoSuchDemo(_) => 127,
-            Failure::Usage(_) => 2,
             Failure::Trace(_) => 1,
+            Failure::Usage(_) | Failure::Explain(_) => 2,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }
     }

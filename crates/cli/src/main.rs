@@ -1,4 +1,4 @@
-//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom.
+//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom, `gaggle explain` shows the plan of an operation.
 //!
 //! It parses and prints; starting and ending ranks is `gaggle-launch`, the store in which they meet is `gaggle-transport`. Neither the engine nor the machine-learning framework is part of it.
 
@@ -6,6 +6,7 @@
 
 mod args;
 mod demo;
+mod explain;
 mod failure;
 mod run;
 mod trace;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(args),
         Task::Demo(args) => demo::demo(args),
         Task::Trace(args) => trace::trace(args),
+        Task::Explain(args) => explain::explain(args),
     };
     match code {
         // Exit codes are 8 bits on this side of the system: 0..=255 by construction.
@@ -43,4 +45,12 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// Prints to standard output; whoever reads it may have had enough.
+fn print(text: &str) {
+    use io::Write;
+    let mut out = io::stdout().lock();
+    // A closed pipe is the reader's wish, and there is nowhere to say more.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -197,3 +197,257 @@ fn the_launcher_does_not_contain_the_framework() {
         assert!(!out.contains(word), "{word} is in:\n{out}");
     }
 }
+
+fn explain(line: &str) -> String {
+    let args: Vec<&str> = std::iter::once("explain").chain(line.split(' ')).collect();
+    let (out, err) = check(&mut gaggle(&args), 0);
+    assert!(err.is_empty(), "{line}: {err}");
+    out
+}
+
+#[test]
+fn explain_says_what_why_and_how_long() {
+    let out = explain("all-reduce --ranks 6 --bytes 1M");
+    for words in [
+        "all_reduce of 262144 f32 (1 MiB) among 6 ranks",
+        "choice     direct, about ",
+        "the cost model finds it fastest; others: ring ",
+        "2 rounds",
+        "rank 5: 21 steps; sends 10 messages, 1.67 MiB",
+        "link with ranks 1, 2 and 3: 341.34 KiB",
+        "recv #0 from rank 5: scratch[174764..218455]",
+        "after 10",
+    ] {
+        assert!(out.contains(words), "no '{words}' in\n{out}");
+    }
+    let ordered = explain("all-reduce --ranks 4 --bytes 1k --mode ordered");
+    assert!(
+        ordered.contains("ordered: folded in rank order in a wider type and rounded once"),
+        "{ordered}"
+    );
+    let declined = explain("all-reduce -n 4 --codec bf16 --links threads");
+    assert!(declined.contains("bf16 is declined, because"), "{declined}");
+    let ruled = explain("all-reduce -n 4 --overrides all_reduce:1m-=ring");
+    assert!(
+        ruled.contains("choice     ring") && ruled.contains("the override 'all_reduce:1m-=ring'"),
+        "{ruled}"
+    );
+}
+
+/// Slices of one span are one line, and of many ranks and lines some are left out, unless all are asked for.
+#[test]
+fn explain_is_short_unless_all_is_asked_for() {
+    let ring = "all-reduce --ranks 33 --bytes 16m --slice 64k --algorithm ring";
+    let short = explain(ring);
+    assert!(short.contains("in 8 slices"), "{short}");
+    assert!(
+        short.contains("more lines: --all prints every step"),
+        "{short}"
+    );
+    assert!(
+        short.contains("and 25 more ranks: --rank R prints one"),
+        "{short}"
+    );
+    let one = explain(&format!("{ring} --rank 32 --all"));
+    assert!(
+        one.contains("\nrank 32: ") && !one.contains("\nrank 0: "),
+        "{one}"
+    );
+    assert!(!one.contains("more lines") && one.lines().count() > 500);
+}
+
+#[test]
+fn explain_knows_every_operation_by_its_usual_name() {
+    for (line, algorithm) in [
+        ("all-reduce --ranks 1", "ring"),
+        (
+            "allreduce --ranks 5 --hosts 0,0,1,1,1 --algorithm two_level_direct",
+            "two_level_direct",
+        ),
+        (
+            "all-reduce -n 4 --hosts 1x4 --mapped --algorithm fused --out-of-place",
+            "fused",
+        ),
+        (
+            "reduce --ranks 7 --root 3 --algorithm binomial --dtype bf16",
+            "binomial",
+        ),
+        (
+            "broadcast --ranks 5 --root 4 --algorithm pipelined",
+            "pipelined",
+        ),
+        (
+            "gather --ranks 3 --root 1 --bytes 100 --algorithm direct",
+            "direct",
+        ),
+        (
+            "scatter --ranks 3 --root 1 --bytes 1k --algorithm direct",
+            "direct",
+        ),
+        ("all-gather --ranks 5 --algorithm bruck", "bruck"),
+        (
+            "reduce-scatter --ranks 6 --algorithm direct --reduce max --dtype i16",
+            "direct",
+        ),
+        (
+            "all-to-all --ranks 3 --out-of-place --algorithm direct",
+            "direct",
+        ),
+        ("barrier --ranks 9", "dissemination"),
+        (
+            "neighbour-all-reduce --ranks 8 --topology one-peer-exp --round 2",
+            "neighbour",
+        ),
+        (
+            "neighbour-all-gather --ranks 4 --topology star",
+            "neighbour",
+        ),
+        (
+            "hierarchical-neighbour-all-reduce --ranks 6 --hosts 3x2",
+            "hierarchical",
+        ),
+        ("message --ranks 2 --out-of-place", "direct"),
+    ] {
+        let out = explain(&format!("{line} --json"));
+        let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+        if !line.contains("-n 1") && !line.ends_with("--ranks 1") {
+            assert_eq!(json["algorithm"], algorithm, "{line}");
+        }
+        let plans = json["plans"].as_array().unwrap();
+        assert_eq!(json["ranks"], plans.len(), "{line}");
+        let sum = |field: &str| -> u64 { plans.iter().map(|p| p[field].as_u64().unwrap()).sum() };
+        assert_eq!(sum("bytes_sent"), sum("bytes_received"), "{line}");
+        explain(line);
+    }
+}
+
+#[test]
+fn explain_draws_a_lane_for_each_rank_and_an_arrow_for_each_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plan.svg");
+    let file = path.to_str().unwrap();
+    explain(&format!(
+        "all-reduce --ranks 4 --algorithm direct --svg {file}"
+    ));
+    let svg = fs::read_to_string(&path).unwrap();
+    assert!(
+        svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"),
+        "{svg}"
+    );
+    // Each rank sends three shares and three results.
+    assert_eq!(svg.matches("marker-end").count(), 4 * 6);
+    assert_eq!(svg.matches("fold user").count(), 4);
+    for rank in 0..4 {
+        assert!(svg.contains(&format!("\nrank {rank}\n")), "{svg}");
+    }
+    let (_, err) = check(
+        &mut gaggle(&[
+            "explain",
+            "barrier",
+            "-n",
+            "2",
+            "--svg",
+            "/no/such/place.svg",
+        ]),
+        2,
+    );
+    assert!(err.contains("cannot write /no/such/place.svg"), "{err}");
+}
+
+#[test]
+fn explain_refuses_nonsense_with_a_reason() {
+    for (line, why) in [
+        ("all-reduc -n 2", "there are all-reduce, reduce, broadcast"),
+        ("all-reduce", "--ranks"),
+        ("all-reduce -n 0", "at least 1 rank"),
+        (
+            "all-reduce -n 2 --bytes much",
+            "a number of bytes, as 4096, 64k, 1m or 2g",
+        ),
+        (
+            "all-reduce -n 2 --dtype f31",
+            "no element type is called 'f31'",
+        ),
+        (
+            "all-reduce -n 2 --reduce avg",
+            "no reduction is called 'avg'",
+        ),
+        (
+            "all-reduce -n 2 --reduce mean --dtype i32",
+            "mean is not defined on i32",
+        ),
+        (
+            "all-reduce -n 2 --algorithm rong",
+            "no algorithm is called 'rong'",
+        ),
+        (
+            "all-reduce -n 2 --algorithm bruck",
+            "all_reduce by bruck has no plan; what can: ring",
+        ),
+        (
+            "all-reduce -n 2 --algorithm two_level_ring",
+            "needs several hosts",
+        ),
+        (
+            "all-reduce -n 2 --algorithm fused",
+            "needs all ranks on one host",
+        ),
+        (
+            "all-reduce -n 4 --algorithm ring --codec bf16",
+            "round to the codec at every hop",
+        ),
+        (
+            "all-reduce -n 4 --codec bf16 --dtype f64",
+            "codecs are for f32",
+        ),
+        (
+            "all-reduce -n 4 --algorithm ring --mode exact",
+            "does not accumulate exactly",
+        ),
+        (
+            "all-reduce -n 4 --hosts 2x3",
+            "--hosts speaks of 6 ranks, but there are 4",
+        ),
+        (
+            "all-reduce -n 4 --hosts two",
+            "give 2x3 for 2 hosts of 3 ranks",
+        ),
+        ("all-reduce -n 4 --hosts 2x0", "at least 1 rank"),
+        (
+            "all-reduce -n 4 --links wet",
+            "threads, loopback, 10gbit and 1gbit",
+        ),
+        ("all-reduce -n 4 --mode fast", "default, ordered and exact"),
+        (
+            "all-reduce -n 4 --slice 0",
+            "--slice is at least one element",
+        ),
+        ("all-reduce -n 4 --radix 1", "--radix is at least 2"),
+        (
+            "all-reduce -n 4 --overrides all_reduce:=rung",
+            "at character 13, 'rung': expected an algorithm",
+        ),
+        (
+            "broadcast -n 4 --root 4",
+            "--root is 4, but there are 4 ranks, 0 to 3",
+        ),
+        ("broadcast -n 4 --rank 9", "--rank is 9"),
+        ("mix -n 4 --topology blob", "blob"),
+        ("mix -n 4 --dtype i8", "averages need floats"),
+        ("hierarchical -n 4", "as --hosts 2x3"),
+        ("hierarchical -n 3 --hosts 0,0,1", "machine"),
+        ("message -n 3", "between 2 ranks"),
+        (
+            "all-reduce -n 4096 --bytes 1g --algorithm ring",
+            "more than 2000000 steps",
+        ),
+        (
+            "all-reduce -n 4 --bytes 18446744073709551615",
+            "longer than can be counted",
+        ),
+    ] {
+        let args: Vec<&str> = std::iter::once("explain").chain(line.split(' ')).collect();
+        let (out, err) = check(&mut gaggle(&args), 2);
+        assert!(out.is_empty() && err.contains(why), "{line}: {out}{err}");
+    }
+}

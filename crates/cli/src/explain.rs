@@ -1,0 +1,484 @@
+//! `gaggle explain`: which plan carries an operation out, why, and what it does, without a job.
+//!
+//! It asks `gaggle-collectives` as an engine would; `text` prints, `svg` draws, this file reads the command line and puts the operation together.
+
+mod svg;
+mod text;
+
+use crate::{args, failure::Failure};
+use clap::Args as ClapArgs;
+use gaggle_collectives::{
+    Call, Cost, Plan, Request, Timeline, check,
+    select::{self, LinkClass, Overrides, Question, Selection, Tables},
+    timeline,
+};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Mode, OpKind, Rank, Reduce, Round};
+use std::{path::PathBuf, sync::Arc};
+
+/// Show how an operation is carried out: which algorithm and why, each rank's plan, what it costs
+#[derive(ClapArgs, Debug)]
+#[command(after_long_help = HELP, after_help = "`gaggle explain --help` has examples and the names of everything.")]
+pub(crate) struct ExplainArgs {
+    /// Which operation, as all-reduce
+    #[arg(value_name = "OPERATION", value_parser = operation)]
+    operation: OpKind,
+    /// How many ranks take part
+    #[arg(short = 'n', long, value_name = "N", value_parser = args::ranks)]
+    ranks: u32,
+    /// The vector: of all parts together, where each rank has one; with k, m or g
+    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size)]
+    bytes: u64,
+    /// Element type
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+    /// How contributions are combined
+    #[arg(long, default_value = "sum")]
+    reduce: Reduce,
+    /// The algorithm, instead of the fastest one
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// The rank that gives or gets, in operations that have one
+    #[arg(long, value_name = "RANK", default_value = "0")]
+    root: u32,
+    /// Which ranks share a host: 2x3 for 2 hosts of 3 ranks, or each rank's host, 0,0,1
+    #[arg(long, value_name = "HOSTS", value_parser = hosts)]
+    hosts: Option<Hosts>,
+    /// What the ranks' links are: threads, loopback, 10gbit or 1gbit; of several hosts, those between them
+    #[arg(long, value_name = "CLASS", value_parser = class)]
+    links: Option<LinkClass>,
+    /// What may be on the wire: plain, bf16, f16 or int8
+    #[arg(long, default_value = "plain")]
+    codec: Codec,
+    /// Use the codec even where it costs more time than it saves
+    #[arg(long)]
+    force_codec: bool,
+    /// Keep what the codec loses, and add it the next time
+    #[arg(long)]
+    feedback: bool,
+    /// What is promised about the bits: default, ordered or exact
+    #[arg(long, default_value = "default", value_parser = mode)]
+    mode: Mode,
+    /// As GAGGLE_ALGORITHMS: all_reduce:0-32k=ring,32k-=direct;broadcast:=pipelined
+    #[arg(
+        long,
+        value_name = "RULES",
+        default_value = "",
+        hide_default_value = true
+    )]
+    overrides: Overrides,
+    /// Input and output are different buffers
+    #[arg(long)]
+    out_of_place: bool,
+    /// The ranks of a host have each other's buffers mapped
+    #[arg(long)]
+    mapped: bool,
+    /// Longest message, with k, m or g
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    slice: Option<u64>,
+    /// Of k-nomial trees: children per inner node, plus 1
+    #[arg(long, value_name = "K", default_value = "4")]
+    radix: u32,
+    /// Who a rank's neighbours are, in neighbour operations: between machines, where --hosts says so
+    #[arg(long, value_name = "NAME", default_value = "ring")]
+    topology: String,
+    /// Which round of the topology
+    #[arg(long, value_name = "T", default_value = "0")]
+    round: u64,
+    /// Print this rank's plan only
+    #[arg(long)]
+    rank: Option<u32>,
+    /// Print every step of every rank
+    #[arg(long)]
+    all: bool,
+    /// Draw who does what when into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  gaggle explain all-reduce --ranks 6 --bytes 1M
+  gaggle explain all-reduce --ranks 6 --hosts 2x3 --algorithm two_level_ring --svg plan.svg
+  gaggle explain broadcast --ranks 9 --bytes 64k --root 4 --algorithm binomial
+  gaggle explain all-reduce --ranks 4 --codec bf16 --links 1gbit --mode ordered
+  gaggle explain neighbour-all-reduce --ranks 8 --topology one-peer-exp --round 1
+
+Operations:
+  all-reduce, reduce, broadcast, gather, scatter, all-gather, reduce-scatter, all-to-all, barrier,
+  neighbour-all-reduce, neighbour-all-gather, hierarchical-neighbour-all-reduce, message
+
+A step reads: number, what it does with which elements of which buffer (input, user, scratch), and
+the steps that must be over before. Steps that do the same to slices of one span are one line.
+Times are predictions from the links' table, not measurements.";
+
+/// The names that people have for operations.
+fn operation(text: &str) -> Result<OpKind, String> {
+    let name = text.to_ascii_lowercase().replace(['_', ' '], "-");
+    let usual = match name.as_str() {
+        "allreduce" => "all-reduce",
+        "allgather" => "all-gather",
+        "alltoall" => "all-to-all",
+        "neighbour-all-reduce" | "neighbor-all-reduce" | "neighbor-allreduce" | "gossip" => "mix",
+        "neighbour-gather" | "neighbor-all-gather" | "neighbor-allgather" => "neighbour-all-gather",
+        "hierarchical-neighbour-all-reduce"
+        | "hierarchical-neighbor-allreduce"
+        | "hierarchical" => "hierarchical-mix",
+        "send" | "receive" | "recv" | "send-receive" => "message",
+        other => other,
+    };
+    OpKind::from_name(usual).ok_or_else(|| {
+        "no operation is called that; there are all-reduce, reduce, broadcast, gather, scatter, \
+         all-gather, reduce-scatter, all-to-all, barrier, neighbour-all-reduce, \
+         neighbour-all-gather, hierarchical-neighbour-all-reduce and message"
+            .into()
+    })
+}
+
+/// `4096`, `64k`, `1M`, `2g`.
+fn size(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower
+        .strip_suffix("ib")
+        .or(lower.strip_suffix('b'))
+        .unwrap_or(&lower);
+    let (digits, shift) = match lower.char_indices().last() {
+        Some((at, 'k')) => (&lower[..at], 10),
+        Some((at, 'm')) => (&lower[..at], 20),
+        Some((at, 'g')) => (&lower[..at], 30),
+        _ => (lower, 0),
+    };
+    let number: Option<u64> = digits.trim().parse().ok();
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "give a number of bytes, as 4096, 64k, 1m or 2g".into())
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    [Mode::Default, Mode::Ordered, Mode::Exact]
+        .into_iter()
+        .find(|m| m.to_string() == text)
+        .ok_or_else(|| "there are default, ordered and exact".into())
+}
+
+fn class(text: &str) -> Result<LinkClass, String> {
+    let found = LinkClass::NAMED.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, class)| *class)
+        .ok_or_else(|| "there are threads, loopback, 10gbit and 1gbit".into())
+}
+
+/// Each rank's host.
+#[derive(Clone, Debug)]
+struct Hosts(Arc<[u32]>);
+
+fn hosts(text: &str) -> Result<Hosts, String> {
+    let wrong = || "give 2x3 for 2 hosts of 3 ranks, or each rank's host, as 0,0,1".to_owned();
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    if let Some((hosts, each)) = text.split_once('x') {
+        let (hosts, each) = (number(hosts)?, number(each)?);
+        let n = hosts.checked_mul(each).ok_or_else(wrong)?;
+        args::ranks(&n.to_string())?;
+        return Ok(Hosts((0..n).map(|r| r / each).collect()));
+    }
+    let all: Result<Arc<[u32]>, String> = text.split(',').map(number).collect();
+    Ok(Hosts(all?))
+}
+
+/// All there is to say.
+struct Explained {
+    kind: OpKind,
+    dtype: DType,
+    /// Elements of the vector, of all parts together.
+    len: u64,
+    /// Whether the vector was made longer so that all parts are equal.
+    rounded: bool,
+    tables: Tables,
+    hosts: Option<Arc<[u32]>>,
+    selection: Selection,
+    plans: Vec<Plan>,
+    costs: Vec<Cost>,
+    rounds: u64,
+    times: Timeline,
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> Result<i32, Failure> {
+    let explained = put_together(args).map_err(Failure::Explain)?;
+    if let Some(path) = &args.svg {
+        let drawn = svg::draw(&explained).map_err(Failure::Explain)?;
+        std::fs::write(path, drawn)
+            .map_err(|e| Failure::Explain(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let printed = match args.json {
+        true => text::json(&explained, args),
+        false => text::plain(&explained, args),
+    };
+    crate::print(&printed);
+    Ok(0)
+}
+
+/// More steps than these, of all ranks together, are no explanation.
+const MOST_STEPS: u64 = 2_000_000;
+
+fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
+    let (kind, world, dtype) = (args.operation, args.ranks, args.dtype);
+    check_args(args)?;
+    let parts = has_parts(kind);
+    let size = dtype.size() as u64;
+    let unit = if parts {
+        size.saturating_mul(world.into())
+    } else {
+        size
+    };
+    let asked = if kind == OpKind::Barrier {
+        0
+    } else {
+        args.bytes
+    };
+    let bytes = asked
+        .checked_next_multiple_of(unit)
+        .ok_or("the vector is longer than can be counted")?;
+    let len = bytes / size;
+    let hosts = args.hosts.as_ref().map(|h| h.0.clone());
+    let rounds = neighbours(args, hosts.as_deref())?;
+    let degree = rounds.iter().map(|r| r.from.len().max(r.to.len())).max();
+    let tables = tables(args, hosts.as_deref());
+    let question = Question {
+        reduce: if kind.reduces() {
+            args.reduce
+        } else {
+            Reduce::Sum
+        },
+        hosts: hosts.as_deref(),
+        mode: args.mode,
+        codec: args.codec,
+        codec_forced: args.force_codec,
+        feedback: args.feedback,
+        algorithm: args.algorithm,
+        radix: args.radix,
+        degree: degree.unwrap_or(1) as u32,
+        ..Question::new(kind, dtype, world, len)
+    };
+    let selection =
+        select::choose(&tables, &args.overrides, &question).map_err(|e| e.to_string())?;
+    let base = Request {
+        len: if parts { len / u64::from(world) } else { len },
+        slice: selection.slice,
+        codec: selection.codec,
+        widen: dtype.accumulator() != dtype,
+        out_of_place: args.out_of_place || kind == OpKind::NeighbourGather,
+        feedback: args.feedback && selection.codec != Codec::None,
+        radix: args.radix,
+        hosts: hosts.clone(),
+        ..Request::new(Call::Barrier, Rank(0), world, len)
+    };
+    let mut plans = Vec::new();
+    let mut n_steps = 0;
+    for rank in 0..world {
+        let request = Request {
+            call: call(args, &selection, &rounds, hosts.as_deref(), rank),
+            rank: Rank(rank),
+            out_of_place: base.out_of_place && !(kind == OpKind::Message && rank == 1),
+            ..base.clone()
+        };
+        let plan = gaggle_collectives::plan(&request).map_err(|e| e.to_string())?;
+        n_steps += u64::from(plan.n_steps());
+        if n_steps > MOST_STEPS {
+            return Err(format!(
+                "the plans have more than {MOST_STEPS} steps; fewer ranks, or longer slices (--slice), make an explanation"
+            ));
+        }
+        plans.push(plan);
+    }
+    let costs: Option<Vec<Cost>> = plans.iter().map(|p| Cost::of(p, dtype)).collect();
+    let fault =
+        |fault| format!("the plans do not fit together, which is a mistake of gaggle's: {fault}");
+    Ok(Explained {
+        kind,
+        dtype,
+        len,
+        rounded: bytes != asked,
+        costs: costs
+            .ok_or_else(|| format!("the {} codec applies to f32, not to {dtype}", args.codec))?,
+        rounds: check::depth(&plans).map_err(fault)?,
+        times: timeline(&plans, dtype, &tables, hosts.as_deref()).map_err(fault)?,
+        tables,
+        hosts,
+        selection,
+        plans,
+    })
+}
+
+/// Whether each rank has a part of the vector.
+fn has_parts(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Gather
+            | OpKind::Scatter
+            | OpKind::AllGather
+            | OpKind::ReduceScatter
+            | OpKind::AllToAll
+    )
+}
+
+fn check_args(args: &ExplainArgs) -> Result<(), String> {
+    let (kind, world) = (args.operation, args.ranks);
+    let in_group = |what: &str, rank: u32| match rank < world {
+        true => Ok(()),
+        false => Err(format!(
+            "{what} is {rank}, but there are {world} ranks, 0 to {}",
+            world - 1
+        )),
+    };
+    in_group("--root", args.root)?;
+    if let Some(rank) = args.rank {
+        in_group("--rank", rank)?;
+    }
+    if args.radix < 2 {
+        return Err("--radix is at least 2".into());
+    }
+    if args.slice == Some(0) {
+        return Err("--slice is at least one element".into());
+    }
+    if kind.reduces() && !args.reduce.is_defined_on(args.dtype) {
+        return Err(format!("{} is not defined on {}", args.reduce, args.dtype));
+    }
+    if matches!(kind, OpKind::Mix | OpKind::HierarchicalMix) && !args.dtype.is_float() {
+        return Err(format!("averages need floats, not {}", args.dtype));
+    }
+    if kind == OpKind::Message && world != 2 {
+        return Err("a message is between 2 ranks: say --ranks 2".into());
+    }
+    match &args.hosts {
+        Some(Hosts(hosts)) if hosts.len() != world as usize => Err(format!(
+            "--hosts speaks of {} ranks, but there are {world}",
+            hosts.len()
+        )),
+        None if kind == OpKind::HierarchicalMix => {
+            Err("say which ranks share a machine, as --hosts 2x3".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn tables(args: &ExplainArgs, hosts: Option<&[u32]>) -> Tables {
+    let one_host = hosts.is_some_and(|h| h.iter().all(|host| *host == h[0]));
+    let tables = match (args.links, one_host) {
+        (Some(class), true) => Tables::of(class, class),
+        (Some(class), false) => Tables::of(LinkClass::LOOPBACK, class),
+        (None, true) => Tables::one_host(),
+        (None, false) => Tables::network(),
+    };
+    Tables {
+        slice_bytes: args.slice.unwrap_or(tables.slice_bytes),
+        mapped: args.mapped,
+        ..tables
+    }
+}
+
+/// The members of each machine.
+fn machines(hosts: &[u32]) -> Vec<Vec<Rank>> {
+    let mut names: Vec<u32> = hosts.to_vec();
+    names.sort_unstable();
+    names.dedup();
+    let of = |name: &u32| {
+        let members = (0..).zip(hosts).filter(|(_, host)| *host == name);
+        members.map(|(rank, _)| Rank(rank)).collect()
+    };
+    names.iter().map(of).collect()
+}
+
+/// The round of each rank, or of each machine.
+fn neighbours(args: &ExplainArgs, hosts: Option<&[u32]>) -> Result<Vec<Round>, String> {
+    let n = match (args.operation, hosts) {
+        (OpKind::Mix | OpKind::NeighbourGather, _) => args.ranks as usize,
+        (OpKind::HierarchicalMix, Some(hosts)) => machines(hosts).len(),
+        _ => return Ok(Vec::new()),
+    };
+    let topology =
+        gaggle_topology::by_name(&args.topology, n).map_err(|e| format!("--topology: {e}"))?;
+    let of = |rank| {
+        let mut round = Round::default();
+        topology.round(Rank(rank), args.round, &mut round);
+        round
+    };
+    Ok((0..n as u32).map(of).collect())
+}
+
+fn call(
+    args: &ExplainArgs,
+    selection: &Selection,
+    rounds: &[Round],
+    hosts: Option<&[u32]>,
+    rank: u32,
+) -> Call {
+    let (reduce, root, algorithm) = (args.reduce, Rank(args.root), selection.algorithm);
+    let counts = Counts::Equal;
+    let ranks = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| *r).collect::<Vec<_>>();
+    let numbers = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| r.0).collect::<Vec<_>>();
+    let scaled = |round: &Round| round.to.iter().any(|(_, w)| *w != 1.0);
+    match args.operation {
+        OpKind::AllReduce => Call::AllReduce { reduce, algorithm },
+        OpKind::Reduce => Call::Reduce {
+            reduce,
+            root,
+            algorithm,
+        },
+        OpKind::Broadcast => Call::Broadcast { root, algorithm },
+        OpKind::Gather => Call::Gather {
+            root,
+            counts,
+            algorithm,
+        },
+        OpKind::Scatter => Call::Scatter {
+            root,
+            counts,
+            algorithm,
+        },
+        OpKind::AllGather => Call::AllGather { counts, algorithm },
+        OpKind::ReduceScatter => Call::ReduceScatter {
+            reduce,
+            counts,
+            algorithm,
+        },
+        OpKind::AllToAll => Call::AllToAll {
+            send: counts.clone(),
+            recv: counts,
+            algorithm,
+        },
+        OpKind::Barrier => Call::Barrier,
+        OpKind::Mix => {
+            let round = &rounds[rank as usize];
+            Call::Mix {
+                from: ranks(&round.from),
+                to: ranks(&round.to),
+                scaled: scaled(round),
+                form: round.form,
+            }
+        }
+        OpKind::NeighbourGather => {
+            let round = &rounds[rank as usize];
+            Call::NeighbourGather {
+                from: ranks(&round.from),
+                to: ranks(&round.to),
+                counts,
+            }
+        }
+        OpKind::HierarchicalMix => {
+            let machines = machines(hosts.unwrap_or_default());
+            let mine = machines.iter().position(|m| m.contains(&Rank(rank)));
+            let round = &rounds[mine.unwrap_or(0)];
+            Call::HierarchicalMix {
+                from: numbers(&round.from),
+                to: numbers(&round.to),
+                scaled: scaled(round),
+                form: round.form,
+                machines: machines.into(),
+            }
+        }
+        OpKind::Message if rank == 0 => Call::Send { to: Rank(1) },
+        OpKind::Message => Call::Recv { from: Rank(0) },
+    }
+}

@@ -1,0 +1,243 @@
+//! The explanation in words, and as JSON.
+
+use super::{ExplainArgs, Explained};
+use gaggle_collectives::{Cost, explain::lines};
+use gaggle_core::{Codec, Rank};
+use serde_json::json;
+use std::{fmt::Write, time::Duration};
+
+/// Lines of a plan, and ranks, that are printed unless everything is asked for.
+const MOST_LINES: usize = 40;
+const MOST_RANKS: usize = 8;
+
+/// For a person.
+pub(super) fn plain(explained: &Explained, args: &ExplainArgs) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write_plain(&mut text, explained, args);
+    text
+}
+
+fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> std::fmt::Result {
+    let selection = &explained.selection;
+    let bytes = explained.len.saturating_mul(explained.dtype.size() as u64);
+    writeln!(
+        text,
+        "{} of {} {} ({}) among {} ranks",
+        explained.kind.name(),
+        explained.len,
+        explained.dtype,
+        size(bytes),
+        explained.plans.len()
+    )?;
+    if explained.rounded {
+        writeln!(
+            text,
+            "  (made longer, so that it is whole elements and equal parts)"
+        )?;
+    }
+    writeln!(text)?;
+    writeln!(text, "choice     {selection}")?;
+    writeln!(
+        text,
+        "predicted  {:.1?} step by step; {} rounds; messages of at most {} elements",
+        Duration::from_nanos(explained.times.nanoseconds),
+        explained.rounds,
+        selection.slice
+    )?;
+    let class = |c: &gaggle_collectives::select::LinkClass| {
+        format!(
+            "{:.0?} and {} MB/s",
+            Duration::from_nanos(c.latency_ns),
+            c.bytes_per_us
+        )
+    };
+    match &explained.hosts {
+        Some(_) => writeln!(
+            text,
+            "links      inside a host {}; between hosts {}",
+            class(&explained.tables.inside),
+            class(&explained.tables.between)
+        )?,
+        None => writeln!(text, "links      {}", class(&explained.tables.between))?,
+    }
+    let sent: u64 = explained.costs.iter().map(|c| c.bytes_sent).sum();
+    let most = explained.costs.iter().map(|c| c.bytes_sent).max();
+    writeln!(
+        text,
+        "bytes      {} on all links together; {} from the rank that sends most",
+        size(sent),
+        size(most.unwrap_or(0))
+    )?;
+    let n = explained.plans.len();
+    let ranks: Vec<usize> = match args.rank {
+        Some(rank) => vec![rank as usize],
+        None if args.all => (0..n).collect(),
+        None => (0..n.min(MOST_RANKS)).collect(),
+    };
+    for &rank in &ranks {
+        writeln!(text)?;
+        write_rank(text, explained, rank, args.all)?;
+    }
+    if args.rank.is_none() && ranks.len() < n {
+        let left = n - ranks.len();
+        writeln!(
+            text,
+            "\n… and {left} more ranks: --rank R prints one, --all prints all"
+        )?;
+    }
+    Ok(())
+}
+
+fn write_rank(
+    text: &mut String,
+    explained: &Explained,
+    rank: usize,
+    all: bool,
+) -> std::fmt::Result {
+    let (plan, cost) = (&explained.plans[rank], &explained.costs[rank]);
+    writeln!(
+        text,
+        "{}: {} steps; sends {} messages, {}; receives {}, {}",
+        Rank(rank as u32),
+        plan.n_steps(),
+        cost.messages_sent,
+        size(cost.bytes_sent),
+        cost.messages_received,
+        size(cost.bytes_received)
+    )?;
+    for link in links(cost) {
+        writeln!(text, "  {link}")?;
+    }
+    if all {
+        for (idx, step) in (0..).zip(plan.iter()) {
+            let idx: u32 = idx;
+            writeln!(text, "{idx:>9}  {step}")?;
+        }
+        return Ok(());
+    }
+    let lines = lines(plan);
+    let (head, tail) = match lines.len() > MOST_LINES {
+        true => (MOST_LINES - 8, lines.len() - 4),
+        false => (lines.len(), lines.len()),
+    };
+    for line in &lines[..head] {
+        writeln!(text, "{line}")?;
+    }
+    if head < tail {
+        writeln!(
+            text,
+            "           … {} more lines: --all prints every step …",
+            tail - head
+        )?;
+    }
+    for line in &lines[tail..] {
+        writeln!(text, "{line}")?;
+    }
+    Ok(())
+}
+
+/// `to and from ranks 1, 2 and 3: 1.00 MiB out, 1.00 MiB in each`, peers with the same bytes together.
+fn links(cost: &Cost) -> Vec<String> {
+    let mut groups: Vec<((u64, u64), Vec<Rank>)> = Vec::new();
+    for (peer, link) in &cost.links {
+        let bytes = (link.bytes_sent, link.bytes_received);
+        match groups.iter_mut().find(|(b, _)| *b == bytes) {
+            Some((_, peers)) => peers.push(*peer),
+            None => groups.push((bytes, vec![*peer])),
+        }
+    }
+    let line = |((sent, received), peers): ((u64, u64), Vec<Rank>)| {
+        let each = if peers.len() > 1 { ", each" } else { "" };
+        format!(
+            "link with {}: {} out, {} in{each}",
+            gaggle_core::name_ranks(&peers),
+            size(sent),
+            size(received)
+        )
+    };
+    groups.into_iter().map(line).collect()
+}
+
+/// `1.50 MiB (1572864 bytes)`.
+fn size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
+        Some((shift, unit)) if bytes.is_multiple_of(1 << shift) => {
+            format!("{} {unit}", bytes >> shift)
+        }
+        Some((shift, unit)) => format!(
+            "{:.2} {unit} ({bytes} bytes)",
+            bytes as f64 / (1u64 << shift) as f64
+        ),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// For a program.
+pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
+    let selection = &explained.selection;
+    let rank = |rank: usize| {
+        let (plan, cost) = (&explained.plans[rank], &explained.costs[rank]);
+        let links: Vec<_> = cost
+            .links
+            .iter()
+            .map(|(peer, link)| {
+                json!({
+                    "peer": peer.0,
+                    "bytes_sent": link.bytes_sent,
+                    "bytes_received": link.bytes_received,
+                })
+            })
+            .collect();
+        let times = &explained.times.steps[rank];
+        let steps: Vec<_> = plan
+            .iter()
+            .zip(times)
+            .map(|(step, when)| {
+                json!({
+                    "action": step.action.to_string(),
+                    "after": step.after.to_vec(),
+                    "begins_ns": when.begins,
+                    "ends_ns": when.ends,
+                })
+            })
+            .collect();
+        json!({
+            "rank": rank,
+            "messages_sent": cost.messages_sent,
+            "messages_received": cost.messages_received,
+            "bytes_sent": cost.bytes_sent,
+            "bytes_received": cost.bytes_received,
+            "links": links,
+            "steps": steps,
+        })
+    };
+    let n = explained.plans.len();
+    let ranks = match args.rank {
+        Some(one) => vec![rank(one as usize)],
+        None => (0..n).map(rank).collect(),
+    };
+    let candidates: Vec<_> = selection
+        .candidates
+        .iter()
+        .map(|c| json!({"algorithm": c.algorithm.name(), "predicted_ns": c.nanoseconds}))
+        .collect();
+    let whole = json!({
+        "operation": explained.kind.name(),
+        "ranks": n,
+        "elements": explained.len,
+        "dtype": explained.dtype.to_string(),
+        "algorithm": selection.algorithm.name(),
+        "codec": selection.codec.to_string(),
+        "codec_declined": selection.declined.map(|(codec, _): (Codec, u64)| codec.to_string()),
+        "slice": selection.slice,
+        "reason": selection.to_string(),
+        "predicted_ns": selection.nanoseconds,
+        "candidates": candidates,
+        "step_by_step_ns": explained.times.nanoseconds,
+        "rounds": explained.rounds,
+        "plans": ranks,
+    });
+    format!("{whole:#}\n")
+}
