@@ -1,9 +1,9 @@
 //! What users hold: a concrete group with typed methods over any communicator.
 
 use crate::{
-    Borrowed, Cancel, Cause, Communicator, Counts, Done, Element, Error, Failed, Finished, Float,
-    Form, Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round,
-    Scope, StableBuf, UserReduction, ViewMut, raw_scope,
+    Borrowed, Cancel, Communicator, Counts, Done, Element, Error, Failed, Finished, Float, Form,
+    Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round, Scope,
+    StableBuf, UserReduction, ViewMut, raw_scope,
 };
 use std::{
     future::Future,
@@ -498,7 +498,7 @@ impl Group {
             let limit = op.timeout.unwrap_or(Duration::MAX);
             if !event.wait(limit) {
                 // Nobody else is to blame.
-                return Err(Cause::Timeout {
+                return Err(crate::Cause::Timeout {
                     op: op.kind.op_kind().name().into(),
                     waiting_for: vec![self.rank()],
                     waited: limit,
