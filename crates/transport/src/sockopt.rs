@@ -81,3 +81,21 @@ pub(crate) fn unacknowledged(fd: std::os::fd::BorrowedFd<'_>) -> usize {
 pub(crate) fn unacknowledged(_fd: std::os::fd::BorrowedFd<'_>) -> usize {
     0
 }
+
+/// Bytes that the kernel has taken and not yet sent for the first time; 0 where the system does not say.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) fn unsent(fd: std::os::fd::BorrowedFd<'_>) -> usize {
+    use std::os::fd::AsRawFd;
+    let mut n: libc::c_int = 0;
+    // SAFETY: see the module doc; this request writes one int.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCOUTQNSD, &raw mut n) };
+    if rc == 0 {
+        usize::try_from(n).unwrap_or(0)
+    } else {
+        0
+    }
+}
+
+/// Of <linux/sockios.h>.
+#[cfg(all(test, target_os = "linux"))]
+const SIOCOUTQNSD: libc::Ioctl = 0x894B;

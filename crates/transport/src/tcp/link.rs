@@ -11,8 +11,12 @@ use std::{
     os::fd::AsFd,
 };
 
-/// Pending bytes below which another frame is made.
-const LOW: usize = 64 << 10;
+/// Longest payload that is framed at once: a more urgent message waits for no more than the rest of this. Received frames may be longer, up to [`PAYLOAD_MAX`].
+pub(super) const FRAME: usize = 64 << 10;
+/// Pending bytes below which another frame is made, so that small ones leave together.
+const LOW: usize = 16 << 10;
+/// Free room for reading beyond what a longest frame needs.
+const SPARE: usize = 64 << 10;
 
 /// A socket with what has come from it and what is to go to it; only ever touched by whoever makes progress.
 #[derive(Debug)]
@@ -97,8 +101,8 @@ impl Link {
         let baseline = sockopt::counters(stream.as_fd());
         Link {
             stream,
-            input: Buffer::new(PAYLOAD_MAX + LOW),
-            output: Buffer::new(2 * LOW + HEADER + HEAD_MAX + PAYLOAD_MAX),
+            input: Buffer::new(PAYLOAD_MAX + SPARE),
+            output: Buffer::new(2 * LOW + HEADER + HEAD_MAX + FRAME),
             readable: true,
             writable: true,
             ending: false,
@@ -122,12 +126,13 @@ impl Link {
         Some((now.0 - sent, now.1 - received))
     }
 
-    /// Whether one more frame of any size may be appended.
+    /// Whether one more frame of any size may be appended. While the socket takes nothing, what comes next is better chosen later.
     pub(super) fn wants_frame(&mut self) -> bool {
-        if self.output.len() >= LOW || self.closed || self.broken.is_some() {
+        let usable = self.writable && !self.closed && self.broken.is_none();
+        if !usable || self.output.len() >= LOW {
             return false;
         }
-        if self.output.bytes.len() - self.output.hi < HEADER + HEAD_MAX + PAYLOAD_MAX {
+        if self.output.bytes.len() - self.output.hi < HEADER + HEAD_MAX + FRAME {
             self.output.compact();
         }
         true

@@ -10,6 +10,7 @@
 //! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
 
 mod link;
+mod queue;
 mod read;
 mod run;
 mod state;

@@ -2,6 +2,7 @@
 //!
 //! Everything here is under one lock that is never held in a callback; sockets and their buffers are elsewhere, with whoever makes progress.
 
+use super::queue::{Job, Queue, SMALL};
 use crate::{
     frame::{EAGER, Header, Kind, Violation},
     pieces::slot_of,
@@ -10,7 +11,7 @@ use crate::{
 use gaggle_core::{Dir, Down, HEAD_MAX, MsgKey, OpId, Rank, TransportError, XferId};
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
 };
 
 /// Stands for no place in a table.
@@ -87,21 +88,13 @@ pub(super) struct Held {
     pub(super) len: usize,
 }
 
-/// Sends in order: larger priority first, then first come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Job {
-    pub(super) priority: i32,
-    pub(super) order: Reverse<u64>,
-    pub(super) id: XferId,
-}
-
 /// One peer's tables.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) peer: Rank,
     pub(super) down: Option<Down>,
     pub(super) sends: HashMap<MsgKey, u32>,
-    pub(super) ready: BinaryHeap<Job>,
+    pub(super) ready: Queue,
     /// Sends that wait for credit or a grant.
     pub(super) blocked: Vec<Job>,
     /// Sends that the sink had nothing for; tried again by the next call.
@@ -186,6 +179,7 @@ impl State {
             s.job = order;
             self.links[s.link].ready.push(Job {
                 priority: s.priority,
+                small: s.bytes <= SMALL,
                 order: Reverse(order),
                 id,
             });
@@ -253,7 +247,7 @@ impl Tables {
             peer,
             down: None,
             sends: HashMap::with_capacity(64),
-            ready: BinaryHeap::with_capacity(64),
+            ready: Queue::with_capacity(64),
             blocked: Vec::with_capacity(64),
             stalled: Vec::with_capacity(16),
             granted: HashSet::with_capacity(64),

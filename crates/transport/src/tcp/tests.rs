@@ -130,6 +130,21 @@ fn wait(t: &TcpTransport) {
     }
 }
 
+/// Waits on the selector for something that may not come.
+fn wait_briefly(t: &TcpTransport) {
+    if let Armed::Fd(fd) = t.arm() {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+    }
+}
+
 #[test]
 fn the_counts_are_those_of_the_sockets() {
     let world = mesh(3);
@@ -510,4 +525,75 @@ fn what_came_whole_before_the_goodbye_is_delivered_after_it() {
     sinks[1].full = false;
     world[1].progress(&mut sinks[1], 1 << 20);
     assert!(matches!(&sinks[1].done[1..], [(id, Ok(()))] if *id == posted));
+}
+
+/// The peer reads nothing until the kernel takes no more; then something urgent is posted.
+#[test]
+fn an_urgent_message_is_the_very_next_frame() {
+    let (here, mut there) = pair();
+    let config = TcpConfig::default();
+    let t = TcpTransport::new(Rank(0), vec![(Rank(1), here)], config.clone()).unwrap();
+    let mut sink = Plain::default();
+    let send = |tag: u32, priority: i32, bytes: u64| {
+        let mut transfer = transfer(Dir::Send, 1, tag, bytes);
+        transfer.priority = priority;
+        t.post(transfer).unwrap();
+    };
+    for tag in 0..4 {
+        there
+            .write_all(&frame(Header::control(Kind::Grant, key(tag))))
+            .unwrap();
+    }
+    send(0, 0, 1 << 30);
+    while t.stats().payload_sent <= EAGER || t.io.lock().links[0].writable {
+        t.progress(&mut sink, usize::MAX);
+        wait_briefly(&t);
+    }
+    {
+        let io = t.io.lock();
+        let pending = io.links[0].output.len();
+        assert!(pending <= link::FRAME + (16 << 10) + 1024, "{pending}");
+        #[cfg(target_os = "linux")]
+        {
+            // The kernel looks at its bound before it takes another packet.
+            let unsent = sockopt::unsent(io.links[0].stream.as_fd());
+            assert!(unsent <= config.unsent as usize + (64 << 10), "{unsent}");
+        }
+    }
+    let framed = |t: &TcpTransport| {
+        let s = t.stats();
+        (s.payload_sent + s.header_sent + s.control_sent) as usize
+    };
+    let before = framed(&t);
+    send(1, 0, 5000);
+    send(2, 3, 5000);
+    send(3, 7, 2 * link::FRAME as u64);
+    let until = before + 3 * link::FRAME;
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0; until];
+        there.read_exact(&mut bytes).map(|()| bytes)
+    });
+    while !reader.is_finished() {
+        t.progress(&mut sink, usize::MAX);
+        wait_briefly(&t);
+    }
+    let bytes = reader.join().unwrap().unwrap();
+    let mut at = before;
+    let mut next = || {
+        let (header, _) = bytes[at..].split_first_chunk().unwrap();
+        let h = Header::parse(header).unwrap();
+        at += HEADER + usize::from(h.head_len) + h.len as usize;
+        (h.key.tag, h.len as usize)
+    };
+    let order: Vec<(u32, usize)> = (0..4).map(|_| next()).collect();
+    // The large message that has begun is older than the short one of its priority.
+    assert_eq!(
+        order,
+        [
+            (3, link::FRAME),
+            (3, link::FRAME),
+            (2, 5000),
+            (0, link::FRAME)
+        ]
+    );
 }

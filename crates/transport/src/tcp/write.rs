@@ -1,12 +1,8 @@
 //! Writing: what goes next, filled in by the sink behind its header.
 
-use super::{
-    Calling, Counts,
-    run::Run,
-    state::{Job, State},
-};
+use super::{Calling, Counts, link::FRAME, queue::Job, run::Run, state::State};
 use crate::{
-    frame::{COST, HEADER, Header, Kind, PAYLOAD_MAX},
+    frame::{COST, HEADER, Header, Kind},
     pieces::{Room, slot_of},
 };
 use gaggle_core::HEAD_MAX;
@@ -111,6 +107,7 @@ impl Run<'_> {
         let over = slot.at == slot.bytes;
         let (key, charged, granted) = (slot.key, slot.charged, slot.granted);
         let tables = &mut st.links[i];
+        tables.ready.made();
         tables.credit -= cost;
         if part.room > 0 {
             self.tally.call(filled);
@@ -151,7 +148,7 @@ fn next_part(st: &mut State, i: usize, job: Job) -> Option<Part> {
         .get(slot_of(job.id))
         .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled)?;
     let left = slot.bytes - slot.at;
-    let mut room = left.min(PAYLOAD_MAX as u64);
+    let mut room = left.min(FRAME as u64);
     if !slot.granted {
         let cost = if slot.begun { 0 } else { COST };
         let spare = st.links[i].credit.checked_sub(cost);
