@@ -81,7 +81,7 @@ fn all_reduce(criterion: &mut Criterion) {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_secs(2));
-    for unsent in [64 << 10, 128 << 10, 256 << 10] {
+    for unsent in [16 << 10, 32 << 10, 256 << 10] {
         let engines = match engines(unsent) {
             Ok(engines) => engines,
             Err(error) => panic!("{error}"),

@@ -40,6 +40,12 @@ struct Args {
     /// Only one of the two experiments
     #[arg(long, value_parser = ["urgent", "layers"])]
     only: Option<String>,
+    /// The queue at each end of the wire, as `tc` takes it; 1 Gbit/s is what the slice's time is computed for
+    #[arg(long, default_value = wire::QUEUE)]
+    queue: String,
+    /// TCP's congestion control
+    #[arg(long, default_value = wire::CONGESTION)]
+    congestion: String,
     /// Used by the program itself: be a rank
     #[arg(long, hide = true)]
     rank: bool,
@@ -117,8 +123,11 @@ fn orchestrate(args: &Args) -> Result<()> {
         flags.extend(["--only", only]);
     }
     let deadline = Instant::now() + Duration::from_secs(if args.smoke { 60 } else { 600 });
-    let mut wire = Wire::start(&flags)?;
-    println!("{}", wire.describe()?);
+    let mut wire = Wire::start(&flags, &args.queue, &args.congestion)?;
+    println!(
+        "two ranks in two network namespaces joined by a veth pair, `{}` at each end, {}",
+        args.queue, args.congestion
+    );
     wire.go()?;
     let bar = ProgressBar::new(plan.steps() as u64);
     bar.set_style(ProgressStyle::with_template(
@@ -157,7 +166,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     }
     bar.finish_and_clear();
     wire.finish()?;
-    let figures = report(&plan, &samples);
+    let figures = report(args, &plan, &samples);
     if let Some(path) = &args.out {
         fs::write(path, Value::Array(figures).to_string())
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -165,7 +174,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn report(plan: &Plan, samples: &Samples) -> Vec<Value> {
+fn report(args: &Args, plan: &Plan, samples: &Samples) -> Vec<Value> {
     let mut figures = Vec::new();
     let mut figure = |name: &str, parameters: Value, unit: &str, samples: &[f64], bytes| {
         let mut figure =
@@ -175,7 +184,7 @@ fn report(plan: &Plan, samples: &Samples) -> Vec<Value> {
         }
         figures.push(figure);
     };
-    let wire = json!({"rate_bits_per_s": wire::RATE, "qdisc": wire::QDISC, "congestion_control": wire::CONGESTION, "ranks": wire::RANKS});
+    let wire = json!({"rate_bits_per_s": wire::RATE, "queue": args.queue, "congestion_control": args.congestion, "ranks": wire::RANKS});
     if plan.rounds > 0 {
         let ms = |name: &str| 1e3 * samples.median(name);
         let slice = 8e3 * plan.slice_bytes() as f64 / wire::RATE as f64;

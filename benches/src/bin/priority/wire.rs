@@ -18,11 +18,11 @@ use std::{
 pub(crate) const RANKS: usize = 2;
 /// Bits per second, each way.
 pub(crate) const RATE: u64 = 1_000_000_000;
-/// The token bucket at each end: 36 KiB pass at once, and at most 256 KiB (2 ms) wait.
-pub(crate) const QDISC: &str = "tbf rate 1gbit burst 36kb limit 256kb";
+/// The token bucket at each end: 36 KiB pass at once, and at most 128 KiB (1 ms) wait.
+pub(crate) const QUEUE: &str = "tbf rate 1gbit burst 36kb limit 128kb";
 /// Longest packet that the kernel hands to the bucket at once. A longer one than the burst would be cut into 1500-byte frames first, which costs more processor time than all the rest.
 const PACKET: u64 = 32 << 10;
-/// What TCP does about a full queue.
+/// Who decides how much TCP keeps under way.
 pub(crate) const CONGESTION: &str = "cubic";
 /// The interface at each end.
 pub(crate) const INTERFACE: &str = "gaggle0";
@@ -71,7 +71,7 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Starts this program with `flags` at both ends and joins them. The ranks wait for [`Wire::go`].
-    pub(crate) fn start(flags: &[&str]) -> Result<Wire> {
+    pub(crate) fn start(flags: &[&str], queue: &str, congestion: &str) -> Result<Wire> {
         let program = env::current_exe().context("cannot tell which program this is")?;
         let secret: String = (0..4).map(|_| format!("{:016x}", fastrand())).collect();
         let (tell, said) = mpsc::channel();
@@ -119,12 +119,12 @@ impl Wire {
                 other => bail!("a rank does not begin: {other:?}"),
             }
         }
-        wire.join()?;
+        wire.join(queue, congestion)?;
         Ok(wire)
     }
 
     /// Lays the cable.
-    fn join(&self) -> Result<()> {
+    fn join(&self, queue: &str, congestion: &str) -> Result<()> {
         let pid = |rank: usize| self.ends[rank].child.id().to_string();
         let cable = ["ip", "link", "add", INTERFACE, "type", "veth", "peer"];
         let far = ["name", INTERFACE, "netns", &pid(1)];
@@ -138,11 +138,11 @@ impl Wire {
             run("ip link set lo up")?;
             run(&format!("ip addr add {at} dev {INTERFACE}"))?;
             run(&format!("ip link set {INTERFACE} gso_max_size {PACKET} up"))?;
-            run(&format!("tc qdisc add dev {INTERFACE} root {QDISC}"))?;
+            run(&format!("tc qdisc add dev {INTERFACE} root {queue}"))?;
             // By the route, since the kernel lets no namespace choose what it does not offer to all.
             let net = "10.77.0.0/30";
             run(&format!(
-                "ip route replace {net} dev {INTERFACE} congctl {CONGESTION}"
+                "ip route replace {net} dev {INTERFACE} congctl {congestion}"
             ))?;
         }
         Ok(())
@@ -164,16 +164,6 @@ impl Wire {
             );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    /// What the kernel says of the cable's first end.
-    pub(crate) fn describe(&self) -> Result<String> {
-        let qdisc = self.inside(0, &["tc", "qdisc", "show", "dev", INTERFACE])?;
-        Ok(format!(
-            "two ranks, a veth pair between two network namespaces, {} at each end ({}), {CONGESTION}",
-            QDISC,
-            qdisc.trim()
-        ))
     }
 
     /// Lets the ranks begin.

@@ -13,6 +13,10 @@ use std::{
 
 /// Longest payload that is framed at once: a more urgent message waits for no more than the rest of this. Received frames may be longer, up to [`PAYLOAD_MAX`].
 pub(super) const FRAME: usize = 64 << 10;
+/// The same while the socket takes less than there is: then the wire is what everybody waits for, and a few more headers cost nothing.
+pub(super) const FRAME_TIGHT: usize = 32 << 10;
+/// So many bytes in a row without a refusal, and the socket counts as fast again.
+const FREE: usize = 1 << 20;
 /// Pending bytes below which another frame is made, so that small ones leave together.
 const LOW: usize = 16 << 10;
 /// Free room for reading beyond what a longest frame needs.
@@ -35,6 +39,8 @@ pub(super) struct Link {
     /// Why nothing can be written any more; what can be read is read first.
     pub(super) broken: Option<String>,
     pub(super) closed: bool,
+    /// Bytes that the socket has taken since it last refused one, up to [`FREE`].
+    taken: usize,
     /// The data frame that is being read.
     pub(super) frame: Option<Current>,
     baseline: Option<(u64, u64)>,
@@ -110,6 +116,7 @@ impl Link {
             unparsed: false,
             broken: None,
             closed: false,
+            taken: FREE,
             frame: None,
             baseline,
             last: (0, 0),
@@ -136,6 +143,15 @@ impl Link {
             self.output.compact();
         }
         true
+    }
+
+    /// Longest payload of the next frame.
+    pub(super) fn frame_max(&self) -> usize {
+        if self.taken < FREE {
+            FRAME_TIGHT
+        } else {
+            FRAME
+        }
     }
 
     /// Reads once into what is free. `Ok(None)`: nothing there now.
@@ -169,10 +185,12 @@ impl Link {
             match self.stream.write(self.output.full()) {
                 Ok(n) => {
                     self.output.take(n);
+                    self.taken = FREE.min(self.taken + n);
                     return n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.writable = false;
+                    self.taken = 0;
                     return 0;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

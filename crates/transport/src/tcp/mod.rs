@@ -2,6 +2,7 @@
 //!
 //! [`TcpTransport`] takes connections that are made and authenticated.
 //! Whoever calls `progress` owns the sockets for that time: nothing blocks, readiness is edge-triggered, and reading comes before writing, so that two ranks that send to each other cannot wait for each other.
+//! What leaves is chosen frame by frame, when the socket takes more, by priority and with a share for whoever waits longest (`queue.rs`): an urgent message waits for what the kernel has taken and for the rest of one frame.
 //! What has come is shown to the sink in the input buffer; what leaves is filled by the sink into the output buffer, behind its header, and goes out with it in one write.
 //! A sink that leaves bytes unconsumed stalls its link's reading until it takes them: nothing is set aside beyond the credit.
 //!
@@ -49,7 +50,9 @@ pub struct TcpConfig {
     ///
     /// Linux counts the time in which a live peer reads nothing and its window is closed, too: a value below the longest time that a rank may be absent breaks good links.
     pub user_timeout: Option<Duration>,
-    /// Unsent bytes in the kernel that can no longer be overtaken by more urgent ones. Linux only.
+    /// Unsent bytes in the kernel that can no longer be overtaken by more urgent ones; about as much again is what the socket takes at a time. Linux only.
+    ///
+    /// It bounds nothing on a link that is faster than its ranks: what is sent at once is never unsent.
     pub unsent: u32,
 }
 
@@ -59,7 +62,7 @@ impl Default for TcpConfig {
             keepalive: Duration::from_secs(10),
             // Dead hosts are the control plane's to notice.
             user_timeout: None,
-            unsent: 256 << 10,
+            unsent: 32 << 10,
         }
     }
 }

@@ -552,7 +552,10 @@ fn an_urgent_message_is_the_very_next_frame() {
     {
         let io = t.io.lock();
         let pending = io.links[0].output.len();
-        assert!(pending <= link::FRAME + (16 << 10) + 1024, "{pending}");
+        assert!(
+            pending <= link::FRAME_TIGHT + (16 << 10) + 1024,
+            "{pending}"
+        );
         #[cfg(target_os = "linux")]
         {
             // The kernel looks at its bound before it takes another packet.
@@ -567,8 +570,8 @@ fn an_urgent_message_is_the_very_next_frame() {
     let before = framed(&t);
     send(1, 0, 5000);
     send(2, 3, 5000);
-    send(3, 7, 2 * link::FRAME as u64);
-    let until = before + 3 * link::FRAME;
+    send(3, 7, 2 * link::FRAME_TIGHT as u64);
+    let until = before + 3 * link::FRAME_TIGHT;
     let reader = std::thread::spawn(move || {
         let mut bytes = vec![0; until];
         there.read_exact(&mut bytes).map(|()| bytes)
@@ -590,10 +593,10 @@ fn an_urgent_message_is_the_very_next_frame() {
     assert_eq!(
         order,
         [
-            (3, link::FRAME),
-            (3, link::FRAME),
+            (3, link::FRAME_TIGHT),
+            (3, link::FRAME_TIGHT),
             (2, 5000),
-            (0, link::FRAME)
+            (0, link::FRAME_TIGHT)
         ]
     );
 }

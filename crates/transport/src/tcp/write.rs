@@ -38,8 +38,9 @@ impl Run<'_> {
             Counts::add(&self.t.counts.control_sent, HEADER);
             return true;
         }
+        let most = self.io.links[i].frame_max() as u64;
         while let Some(job) = st.links[i].ready.pop() {
-            let Some(part) = next_part(&mut st, i, job) else {
+            let Some(part) = next_part(&mut st, i, job, most) else {
                 continue;
             };
             if self.data_frame(i, job, &part, st) {
@@ -141,14 +142,14 @@ struct Part {
     head_len: usize,
 }
 
-/// `None` where the job is void or has to wait.
-fn next_part(st: &mut State, i: usize, job: Job) -> Option<Part> {
+/// At most `most` bytes; `None` where the job is void or has to wait.
+fn next_part(st: &mut State, i: usize, job: Job, most: u64) -> Option<Part> {
     let slot = st
         .slots
         .get(slot_of(job.id))
         .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled)?;
     let left = slot.bytes - slot.at;
-    let mut room = left.min(FRAME as u64);
+    let mut room = left.min(most);
     if !slot.granted {
         let cost = if slot.begun { 0 } else { COST };
         let spare = st.links[i].credit.checked_sub(cost);
