@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead, Write},
-    process, thread,
+    process,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -107,7 +109,7 @@ pub(crate) enum Said {
     },
     /// Bytes that the library says it sent, and that the interface has sent.
     Wire { what: String, sent: u64, seen: u64 },
-    /// Everything is measured.
+    /// Everything is measured, and it has left the job.
     End,
 }
 
@@ -170,6 +172,9 @@ fn sample(name: &str, index: usize, time: Duration) -> Result<()> {
     })
 }
 
+/// This rank has left the job. Nothing else hangs on it: relaxed is enough.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
 pub(crate) fn main(plan: &Plan) -> Result<()> {
     say(&Said::Ready)?;
     let mut line = String::new();
@@ -185,7 +190,7 @@ pub(crate) fn main(plan: &Plan) -> Result<()> {
             // Nothing more comes but the end.
             let mut line = String::new();
             let _ = std::io::stdin().read_line(&mut line);
-            process::exit(3);
+            process::exit(if LEFT.load(Relaxed) { 0 } else { 3 });
         })?;
     let job = gaggle::join()?;
     let mut odometer = Odometer::new(job.group())?;
@@ -197,10 +202,13 @@ pub(crate) fn main(plan: &Plan) -> Result<()> {
         training(&job, plan)?;
         odometer.say("layers")?;
     }
-    job.barrier()?;
-    say(&Said::End)?;
     job.leave();
-    Ok(())
+    LEFT.store(true, Relaxed);
+    say(&Said::End)?;
+    // This end of the wire goes with this process, and takes the other end with it: both stay until both have left.
+    loop {
+        thread::park();
+    }
 }
 
 /// Compares what the library says it sent with what the interface has sent.

@@ -192,6 +192,9 @@ impl Wire {
 
     /// Waits for the end of both.
     pub(crate) fn finish(mut self) -> Result<()> {
+        for end in &mut self.ends {
+            end.stdin = None;
+        }
         let deadline = Instant::now() + Duration::from_secs(20);
         for (rank, end) in self.ends.iter_mut().enumerate() {
             let status = loop {

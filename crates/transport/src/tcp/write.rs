@@ -1,6 +1,6 @@
 //! Writing: what goes next, filled in by the sink behind its header.
 
-use super::{Calling, Counts, link::FRAME, queue::Job, run::Run, state::State};
+use super::{Calling, Counts, queue::Job, run::Run, state::State};
 use crate::{
     frame::{COST, HEADER, Header, Kind},
     pieces::{Room, slot_of},
