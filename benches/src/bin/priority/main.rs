@@ -166,6 +166,9 @@ fn orchestrate(args: &Args) -> Result<()> {
     }
     bar.finish_and_clear();
     wire.finish()?;
+    if args.smoke {
+        println!("it works; so short, the figures mean nothing:");
+    }
     let figures = report(args, &plan, &samples);
     if let Some(path) = &args.out {
         fs::write(path, Value::Array(figures).to_string())
