@@ -54,7 +54,7 @@ fn recording(criterion: &mut Criterion) {
                     });
                     recorder.arrived(ticket, Rank(1), Rank(1), 4000);
                     recorder.arrived(ticket, Rank(2), Rank(2), 4000);
-                    recorder.done(ticket, 8000);
+                    recorder.done(ticket, 8000, &[]);
                 });
             });
             recorder.close();

@@ -141,6 +141,9 @@ fn nothing_is_left_of_a_job_that_went_well_nor_of_one_that_is_not_recorded() {
         let ended = Running::start(command).wait_for_all();
         assert_eq!((ended.code(), ended.err.as_str()), (0, ""), "{ended:#?}");
     }
+    // Who ends without leaving leaves its recording, too; the launcher sees that all went well.
+    let command = job(dir.path(), 1, &["sh", "-c", &rank("vanish")]);
+    assert_eq!(Running::start(command).wait_for_all().code(), 0);
     assert_eq!(recordings(dir.path()).unwrap().len(), 0);
     let mut command = job(dir.path(), 4, &["sh", "-c", &rank("panic")]);
     command.env("GAGGLE_TRACE", "off");

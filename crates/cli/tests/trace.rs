@@ -114,7 +114,7 @@ fn crash(dir: &Path, job: &str, run: u64) {
             let from = Rank((r.group.rank.0 + 3) % 4);
             for ticket in tickets {
                 r.recorder.arrived(ticket, from, from, 4000);
-                r.recorder.done(ticket, 4000);
+                r.recorder.done(ticket, 4000, &[]);
             }
         }
     }
@@ -190,6 +190,12 @@ fn programs_get_the_same_as_json() {
     assert_eq!(report["ranks"].as_array().unwrap().len(), 4);
     assert_eq!(report["clocks"].as_array().unwrap().len(), 1);
     assert_eq!(report["ranks"][0]["kept"], 19);
+    let failed = report["failed"].as_array().unwrap();
+    assert_eq!(failed.len(), 2);
+    assert_eq!(
+        (&failed[1]["rank"], &failed[1]["culprit"]),
+        (&2.into(), &1.into())
+    );
     let last: Value = serde_json::from_str(&told(dir.path(), &["--json", "--last", "2"])).unwrap();
     assert_eq!(last["ranks"][0]["kept"], 2);
     // Operations in flight stay, however old.

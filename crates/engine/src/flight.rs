@@ -61,10 +61,12 @@ impl Flight {
         }
     }
 
-    /// All its steps are over.
+    /// All its steps are over, or it does without those that are missing.
     pub(crate) fn done(&mut self, op: &OpState) {
         if let (Some(recorder), Some(ticket)) = (&mut self.0, op.ticket) {
-            recorder.done(ticket, op.bytes_sent);
+            // Collecting nothing allocates nothing.
+            let missing: Vec<Rank> = op.without.iter().map(|r| op.world_rank(*r)).collect();
+            recorder.done(ticket, op.bytes_sent, &missing);
         }
     }
 

@@ -20,7 +20,7 @@
 //!   144   whose message came last, how many are awaited
 //!   152   from whom something is to come: a bit for each rank of the group, where it has at most 64
 //!   160   from whom something has come, likewise
-//!   168   four that are awaited
+//!   168   four that are awaited, or that it did without
 //!   184   who is to blame; kind of failure (8 bits), length of the text (8 bits)
 //!   192   the failure in words, 56 bytes
 //!   248   version after

@@ -338,13 +338,14 @@ impl Recorder {
         });
     }
 
-    /// It is over, and has sent so many payload bytes.
-    pub fn done(&mut self, ticket: Ticket, bytes_sent: u64) {
+    /// It is over, and has sent so many payload bytes; where it tolerates that, without these, as numbers in the job.
+    pub fn done(&mut self, ticket: Ticket, bytes_sent: u64, missing: &[Rank]) {
         let now = clock::now();
         self.change(ticket, |words, base| {
             let (_, rank) = crate::layout::halves(words.load(base + slot::STATE));
             words.store(base + slot::FINISHED, now);
             words.store(base + slot::SENT, bytes_sent);
+            store_awaited(words, base, missing);
             words.store(base + slot::STATE, pair(Phase::Done as u32, rank));
         });
         self.release(ticket);

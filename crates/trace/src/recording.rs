@@ -138,7 +138,7 @@ pub struct Operation {
     pub sources: u64,
     /// Bit r: something has come from rank r of the group.
     pub heard: u64,
-    /// Who was awaited when it was found late, or when it failed, as numbers in the job: the first four.
+    /// As numbers in the job, the first four: of an operation in flight, who was awaited when it was found late; of a failed one, who was awaited then; of one that is over, whom it did without.
     pub awaited: Vec<Rank>,
     /// How many those were in all.
     pub n_awaited: u32,

@@ -107,7 +107,7 @@ fn what_is_written_is_read() {
     r.arrived(t, Rank(1), Rank(1), 100);
     r.waiting(t, &[Rank(0), Rank(3)]);
     r.arrived(t, Rank(3), Rank(3), 11);
-    r.done(t, 77);
+    r.done(t, 77, &[Rank(0)]);
     let hangs = start(&mut r, 4, 2, 6);
     r.waiting(hangs, &[Rank(1)]);
     let fails = start(&mut r, 4, 2, 7);
@@ -129,6 +129,10 @@ fn what_is_written_is_read() {
     assert_eq!((first.bytes_received, first.bytes_sent), (111, 77));
     assert_eq!(first.last_from, Some(Rank(3)));
     assert_eq!((first.sources, first.heard), (0b10, 0b1010));
+    assert_eq!(
+        (first.awaited.as_slice(), first.n_awaited),
+        (&[Rank(0)][..], 1)
+    );
     assert_eq!((first.group_rank, first.group_size), (Rank(2), 4));
     assert!(before <= first.started && first.started <= first.first_arrival.unwrap());
     assert!(first.first_arrival <= first.last_arrival && first.last_arrival <= first.finished);
@@ -183,7 +187,7 @@ fn old_operations_make_room_and_hanging_ones_stay() {
     let mut last = hangs;
     for seq in 1..101 {
         last = start(&mut r, 2, 0, seq);
-        r.done(last, 0);
+        r.done(last, 0, &[]);
     }
     let read = Recording::read(r.path()).unwrap();
     let seqs: Vec<u64> = read
@@ -197,8 +201,8 @@ fn old_operations_make_room_and_hanging_ones_stay() {
     for seq in 200..210 {
         start(&mut r, 2, 0, seq);
     }
-    r.done(hangs, 1);
-    r.done(last, 1);
+    r.done(hangs, 1, &[]);
+    r.done(last, 1, &[]);
     let read = Recording::read(r.path()).unwrap();
     assert_eq!(read.operations.len(), 5);
     assert!(read.operations.iter().all(|o| o.phase == Phase::Started));
@@ -220,7 +224,7 @@ fn groups_are_remembered_until_there_is_no_room() {
                 sources: 0,
             };
             let t = r.start(&start);
-            r.done(t, 0);
+            r.done(t, 0, &[]);
         }
     }
     let read = Recording::read(r.path()).unwrap();
@@ -274,7 +278,7 @@ fn a_torn_slot_is_recognised() {
     let dir = TempDir::new().unwrap();
     let mut r = Recorder::create(dir.path(), &About::new("job", 2, Rank(0)).keeping(4)).unwrap();
     let done = start(&mut r, 2, 0, 0);
-    r.done(done, 0);
+    r.done(done, 0, &[]);
     start(&mut r, 2, 0, 1);
     let mut bytes = fs::read(r.path()).unwrap();
     // Its end in the middle of a change: the descriptor is there, the rest is doubtful.
@@ -298,7 +302,7 @@ fn crash(dir: &Path) {
         for (r, t) in tickets.into_iter().enumerate() {
             let from = Rank((r as u32 + 3) % 4);
             all[r].arrived(t, from, from, 1000);
-            all[r].done(t, 1000);
+            all[r].done(t, 1000, &[]);
         }
     }
     for r in [0, 2, 3] {
@@ -382,7 +386,7 @@ fn late_ranks_are_found() {
     for r in [0, 1, 2] {
         for seq in 0..4 {
             let t = start(&mut all[r as usize], 3, r, seq);
-            all[r as usize].done(t, 0);
+            all[r as usize].done(t, 0, &[]);
         }
         paths.push(all[r as usize].path().to_owned());
     }
@@ -428,7 +432,7 @@ fn two_hosts(dir: &Path, ahead: i64, both_ways: bool) -> Vec<Candidate> {
     for (r, recorder) in all.iter_mut().enumerate() {
         for seq in 0..50 {
             let t = start(recorder, 4, r as u32, seq);
-            recorder.done(t, 0);
+            recorder.done(t, 0, &[]);
         }
     }
     let mut files = candidates(dir);
@@ -607,7 +611,7 @@ fn sample() -> Vec<u8> {
         let t = start(&mut r, 4, 2, seq);
         r.arrived(t, Rank(1), Rank(1), 100);
         match seq {
-            0 | 1 => r.done(t, 5),
+            0 | 1 => r.done(t, 5, &[]),
             2 => r.waiting(t, &[Rank(0), Rank(3)]),
             3 => r.failed(t, 5, &[Rank(1)], &lost(1)),
             _ => {}

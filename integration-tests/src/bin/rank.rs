@@ -61,6 +61,11 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
                 }
             });
         }
+        ["vanish"] => {
+            job.barrier()?;
+            // Its end is well, but it leaves nobody and nothing behind in order.
+            std::process::exit(0);
+        }
         ["panic"] => {
             job.barrier()?;
             if job.rank() == Rank(2) {

@@ -59,6 +59,16 @@ pub(crate) fn report(job: &Job) -> Value {
             "waits_for": waits.collect::<Vec<_>>(),
         })
     });
+    let failed = job.ranks.iter().enumerate().flat_map(|(r, rank)| {
+        let ops = rank.recording.operations.iter().enumerate();
+        ops.filter_map(move |(o, op)| Some(((r, o), rank.rank(), op.failure.as_ref()?)))
+    });
+    let failed = failed.map(|(at, rank, failure)| {
+        json!({
+            "rank": rank.0, "operation": op(at), "kind": failure.kind.name(),
+            "culprit": failure.culprit.map(|r| r.0), "text": failure.text,
+        })
+    });
     let slowest = job.slowest(32).into_iter().map(|slow| {
         json!({
             "rank": slow.rank.0, "operation": op(slow.at), "took_ns": slow.took,
@@ -79,6 +89,7 @@ pub(crate) fn report(job: &Job) -> Value {
         "clocks": clocks.collect::<Vec<_>>(),
         "blamed": blamed.collect::<Vec<_>>(),
         "in_flight": in_flight.collect::<Vec<_>>(),
+        "failed": failed.collect::<Vec<_>>(),
         "slowest": slowest.collect::<Vec<_>>(),
         "late": late.collect::<Vec<_>>(),
     })

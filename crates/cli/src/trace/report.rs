@@ -1,7 +1,7 @@
 //! What a person is told.
 
 use gaggle_core::{Rank, name_ranks};
-use gaggle_trace::{Basis, Blamed, ClockFit, Job, Operation, WaitsFor};
+use gaggle_trace::{Basis, Blamed, ClockFit, Job, Operation, Phase, WaitsFor};
 use std::fmt::{self, Display, Formatter};
 
 /// Lines of a list; the rest is counted.
@@ -78,9 +78,13 @@ impl Display for Report<'_> {
             "slowest operations",
             job.slowest(SLOWEST).iter().map(|slow| {
                 let mut line = format!("{}  {} {}", time(slow.took), slow.rank, name(job, slow.at));
+                let op = operation(job, slow.at);
+                if op.phase == Phase::Done && !op.awaited.is_empty() {
+                    line += &format!(", without {}", name_ranks(&op.awaited));
+                }
                 if let Some((rank, waited)) = slow.late {
                     line += &format!(", {} of it until {rank} called it", time(waited));
-                } else if let Some(from) = operation(job, slow.at).last_from {
+                } else if let Some(from) = op.last_from {
                     line += &format!(", the last message came from {from}");
                 }
                 line
@@ -167,7 +171,7 @@ fn blamed(b: &Blamed) -> String {
     format!("{}  {}", b.rank, parts.join("; "))
 }
 
-/// The last failure of each rank.
+/// The first failure of each rank that is still there.
 fn failed(job: &Job) -> Vec<String> {
     let mut lines = vec![];
     for (r, rank) in job.ranks.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Source: the Trace Event Format (Google, 2016). Times there are microseconds, fractions allowed.
 
 use super::report::name;
-use gaggle_trace::{Job, OpKey};
+use gaggle_trace::{Job, OpKey, Phase};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -131,7 +131,12 @@ fn slice(job: &Job, at: (usize, usize), row: usize, end: i64) -> Value {
         args["last message from"] = from.to_string().into();
     }
     if !op.awaited.is_empty() {
-        args["awaited"] = gaggle_core::name_ranks(&op.awaited).into();
+        let key = if op.phase == Phase::Done {
+            "did without"
+        } else {
+            "awaited"
+        };
+        args[key] = gaggle_core::name_ranks(&op.awaited).into();
     }
     if let Some(failure) = &op.failure {
         args["failure"] = failure.kind.name().into();
