@@ -62,6 +62,20 @@ pub(crate) fn case(
     build(kind, algorithm, world, len, which).0
 }
 
+/// The same with another reduction.
+pub(crate) fn with_reduce(promise: &Promise, to: Reduce) -> Promise {
+    let mut requests = promise.requests().to_vec();
+    for request in &mut requests {
+        if let Call::AllReduce { reduce, .. }
+        | Call::Reduce { reduce, .. }
+        | Call::ReduceScatter { reduce, .. } = &mut request.call
+        {
+            *reduce = to;
+        }
+    }
+    Promise::of(&requests)
+}
+
 /// A sum, in place, of `len` elements in the longer buffer, as rank 0 is asked for.
 pub(crate) fn plain(
     kind: OpKind,

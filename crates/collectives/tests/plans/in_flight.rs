@@ -1,9 +1,9 @@
 //! Three operations at once, started in another order on every rank, with room for one message per link.
 
-use crate::{all_reduce, plans, request};
+use crate::{all_reduce, cases, plans};
 use gaggle_collectives::check::{Schedule, check_in_flight};
-use gaggle_collectives::{Call, Fault, Plan, Promise, Request, Step};
-use gaggle_core::{Algorithm, Counts, Rank, Reduce};
+use gaggle_collectives::{Fault, Plan, Promise, Step};
+use gaggle_core::{Algorithm, Reduce};
 use std::sync::Arc;
 
 const ORDERS: [[usize; 3]; 6] = [
@@ -22,57 +22,32 @@ fn starts(world: u32, by: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn operations(world: u32) -> Vec<Request> {
-    let sliced = |call, len| Request {
-        slice: 2,
-        ..request(call, world, len)
+/// Every operation by every algorithm.
+fn operations(world: u32) -> Vec<Promise> {
+    let forms = [0, 4, 22, 61];
+    let of = |(i, (kind, algorithm)): (usize, _)| {
+        let which = forms[i % 4] % cases::n_cases(kind, algorithm, world);
+        let case = cases::case(kind, algorithm, world, 5, which);
+        case.or_else(|| cases::case(kind, algorithm, world, 5, 0))
     };
-    vec![
-        Request {
-            slice: 2,
-            ..all_reduce(Reduce::Sum, Algorithm::Ring, world, 11)
-        },
-        Request {
-            slice: 3,
-            widen: true,
-            ..all_reduce(Reduce::Mean, Algorithm::RecursiveDoubling, world, 7)
-        },
-        Request {
-            slice: 1,
-            ..all_reduce(Reduce::Mean, Algorithm::Direct, world, 2 * u64::from(world))
-        },
-        sliced(
-            Call::Broadcast {
-                root: Rank(world - 1),
-                algorithm: Algorithm::Binomial,
-            },
-            5,
-        ),
-        sliced(
-            Call::AllGather {
-                counts: Counts::Equal,
-                algorithm: Algorithm::Ring,
-            },
-            3,
-        ),
-        request(Call::Barrier, world, 0),
-    ]
+    cases::all()
+        .enumerate()
+        .filter_map(of)
+        .filter(|p| p.requests().len() == world as usize)
+        .collect()
 }
 
 #[test]
 fn three_operations_in_different_orders_all_end_as_promised() {
     for world in [2, 3, 5, 8] {
         let all: Vec<(Vec<Plan>, Promise)> = operations(world)
-            .iter()
-            .map(|r| {
-                let promise = Promise::of_all(r);
-                (plans(&promise), promise)
-            })
+            .into_iter()
+            .map(|promise| (plans(&promise), promise))
             .collect();
         let n = all.len();
         for first in 0..n {
             let three: Vec<(&[Plan], &Promise)> = (0..3)
-                .map(|i| &all[(first + i) % n])
+                .map(|i| &all[(first + 7 * i) % n])
                 .map(|(plans, promise)| (&plans[..], promise))
                 .collect();
             for seed in 0..6u32 {
@@ -93,8 +68,8 @@ fn three_operations_in_different_orders_all_end_as_promised() {
 /// The same operation three times, so that only the identity tells the messages apart.
 #[test]
 fn three_operations_of_one_kind_are_not_mixed_up() {
-    for base in operations(4) {
-        let promise = Promise::of_all(&base);
+    for promise in operations(4) {
+        let base = &promise.requests()[0];
         let plans = plans(&promise);
         let three = [(&plans[..], &promise); 3];
         for seed in 0..6u32 {

@@ -1,8 +1,8 @@
 //! Plans in words, for 2 to 5 ranks.
 
-use crate::{all_reduce, plans, request, snapshot};
+use crate::{all_reduce, cases, plans, request, snapshot};
 use gaggle_collectives::{Call, Promise, Request, explain};
-use gaggle_core::{Algorithm, Codec, Counts, DType, Form, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Form, OpKind, Rank, Reduce};
 
 fn print(name: &str, dtype: DType, build: impl Fn(u32) -> Promise) {
     let mut text = String::new();
@@ -114,4 +114,24 @@ fn neighbours() {
         };
         Promise::of(&(0..world).map(ask).collect::<Vec<_>>())
     });
+}
+
+/// What has no snapshot of its own above: every other plan, among 4 ranks of which two share a host each.
+#[test]
+fn every_operation_by_every_algorithm() {
+    for kind in OpKind::ALL {
+        let mut text = String::new();
+        for (_, algorithm) in cases::all().filter(|(k, _)| *k == kind) {
+            let world = if kind == OpKind::Message { 2 } else { 4 };
+            let len = match kind {
+                OpKind::AllReduce | OpKind::Reduce | OpKind::HierarchicalMix => 9,
+                _ => 2,
+            };
+            let case = cases::case(kind, algorithm, world, len, 0);
+            let promise = case.expect("the first form is a plain one");
+            text += &explain(&plans(&promise), DType::F32);
+            text.push('\n');
+        }
+        snapshot(&format!("every_{}", kind.name()), &text);
+    }
 }

@@ -3,7 +3,7 @@
 //! Of an operation's forms each world and length takes one by turns, so that every form comes up several times; `GAGGLE_EXHAUSTIVE=1` takes all of them.
 
 use crate::{cases, plans, request};
-use gaggle_collectives::{Call, Promise, Request, algorithms, check};
+use gaggle_collectives::{Call, Promise, algorithms, check};
 use gaggle_core::{Algorithm, OpKind, Rank, Reduce};
 
 fn is_exhaustive() -> bool {
@@ -100,29 +100,10 @@ fn reductions_are_planned_like_sums() {
                 let Some(promise) = cases::case(kind, algorithm, world, 11, 0) else {
                     continue;
                 };
-                let requests: Vec<Request> = promise
-                    .requests()
-                    .iter()
-                    .map(|r| Request {
-                        call: with_reduce(&r.call, reduce),
-                        ..r.clone()
-                    })
-                    .collect();
-                prove(&Promise::of(&requests));
+                prove(&cases::with_reduce(&promise, reduce));
             }
         }
     }
-}
-
-fn with_reduce(call: &Call, to: Reduce) -> Call {
-    let mut call = call.clone();
-    if let Call::AllReduce { reduce, .. }
-    | Call::Reduce { reduce, .. }
-    | Call::ReduceScatter { reduce, .. } = &mut call
-    {
-        *reduce = to;
-    }
-    call
 }
 
 fn with_root(promise: &Promise, to: Rank) -> Promise {
