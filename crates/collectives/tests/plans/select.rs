@@ -245,3 +245,41 @@ fn tables_that_differ_hash_differently() {
     assert_eq!(hashes.len(), all.len());
     assert_eq!(base.hash(), Tables::network().hash());
 }
+
+/// Where ranks share hosts, what crosses the network between them decides; on one host there is nothing to cross.
+#[test]
+fn ranks_that_share_hosts_go_in_two_levels() {
+    let of = |hosts: &[u32], len| {
+        let question = Question {
+            hosts: Some(hosts),
+            ..all_reduce(hosts.len() as u32, len)
+        };
+        choose(&Tables::network(), &Overrides::default(), &question).unwrap()
+    };
+    let is_two_level = |s: &Selection| s.algorithm.between_hosts().is_some();
+    let round_robin: Vec<u32> = (0..16).map(|r| r % 4).collect();
+    let large = of(&round_robin, 1 << 22);
+    assert!(is_two_level(&large), "{large}");
+    let one_host = of(&[7; 16], 1 << 22);
+    assert!(
+        one_host
+            .candidates
+            .iter()
+            .all(|c| c.algorithm.between_hosts().is_none())
+    );
+    let own_hosts: Vec<u32> = (0..16).collect();
+    assert_eq!(
+        of(&own_hosts, 1 << 22),
+        chosen(&all_reduce(16, 1 << 22)).unwrap()
+    );
+    let asked = Question {
+        hosts: Some(&[7; 16]),
+        algorithm: Some(Algorithm::TwoLevelRing),
+        ..all_reduce(16, 4)
+    };
+    let error = chosen(&asked).unwrap_err().to_string();
+    assert!(
+        error.contains("needs several hosts, and ranks that share one"),
+        "{error}"
+    );
+}

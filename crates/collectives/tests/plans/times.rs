@@ -100,3 +100,46 @@ fn formulas_choose_what_step_by_step_is_among_the_fastest() {
         worst.join("\n")
     );
 }
+
+/// The same where ranks share hosts, whose link to the others they share, too.
+#[test]
+fn formulas_know_that_hosts_share_their_link() {
+    let tables = Tables::network();
+    let mut worst = Vec::new();
+    for (n_hosts, each) in [(2u32, 4u32), (4, 2), (4, 4), (3, 3)] {
+        let world = n_hosts * each;
+        let hosts: Vec<u32> = (0..world).map(|r| r / each).collect();
+        for bytes in [64u64, 64 << 10, 1 << 20, 16 << 20] {
+            let len = (bytes / 4).next_multiple_of(world.into());
+            let question = Question {
+                hosts: Some(&hosts),
+                ..Question::new(OpKind::AllReduce, DType::F32, world, len)
+            };
+            let chosen = choose(&tables, &Overrides::default(), &question).unwrap();
+            let step_by_step = |algorithm| {
+                let plain = cases::plain(OpKind::AllReduce, algorithm, world, len, chosen.slice);
+                let requests = plain.requests().iter().map(|r| Request {
+                    hosts: Some(hosts.clone().into()),
+                    ..r.clone()
+                });
+                let plans = plans(&Promise::of(&requests.collect::<Vec<_>>()));
+                let times = timeline(&plans, DType::F32, &tables, Some(&hosts));
+                times.expect("the plans fit together").nanoseconds
+            };
+            let times = chosen.candidates.iter().map(|c| step_by_step(c.algorithm));
+            let best = times.min().unwrap();
+            let got = step_by_step(chosen.algorithm);
+            if got > best + best / 2 {
+                worst.push(format!(
+                    "{n_hosts}x{each} {bytes} bytes: {got}, {best} is possible; {chosen}"
+                ));
+            }
+        }
+    }
+    assert!(
+        worst.is_empty(),
+        "{} cases:\n{}",
+        worst.len(),
+        worst.join("\n")
+    );
+}
