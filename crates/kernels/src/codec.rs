@@ -300,7 +300,7 @@ impl Kernel for Compensate<'_> {
                 *kept = Num::add(*x, *kept);
                 *x = *kept;
             }
-            recode_tile(self.codec, bytes_of_mut(coded));
+            recode_tile(self.codec, coded);
             for (x, kept) in coded.iter().zip(residual) {
                 let lost = *kept - x;
                 *kept = if lost.is_finite() { lost } else { 0.0 };
@@ -333,16 +333,20 @@ struct Recode<'a> {
 impl Kernel for Recode<'_> {
     #[inline(always)]
     fn run(self) {
+        let mut coded = [0f32; TILE];
         for tile in self.buf.chunks_mut(TILE * 4) {
-            recode_tile(self.codec, tile);
+            let coded = &mut coded[..tile.len() / 4];
+            bytes_of_mut(coded).copy_from_slice(tile);
+            recode_tile(self.codec, coded);
+            tile.copy_from_slice(bytes_of(coded));
         }
     }
 }
 
-/// As [`recode`], of at most a tile of f32 that starts with a block.
+/// As [`recode`], of elements that start with a block.
 #[inline(always)]
-pub(crate) fn recode_tile(codec: Codec, tile: &mut [u8]) {
-    tiles::each_mut::<f32>(tile, |xs| match codec {
+pub(crate) fn recode_tile(codec: Codec, xs: &mut [f32]) {
+    match codec {
         Codec::None => {}
         Codec::Bf16 => {
             for x in xs {
@@ -362,5 +366,5 @@ pub(crate) fn recode_tile(codec: Codec, tile: &mut [u8]) {
                 int8::dequantise(block, &codes, scale);
             }
         }
-    });
+    }
 }

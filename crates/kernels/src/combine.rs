@@ -172,9 +172,9 @@ impl<T: Num> Kernel for ScaleBy<'_, T> {
     fn run(self) {
         let w = T::Wide::factor(self.by);
         if self.divide {
-            map::<T>(self.buf, |x| T::narrow(x.wide().div(w)));
+            tiles::map::<T>(self.buf, |x| T::narrow(x.wide().div(w)));
         } else {
-            map::<T>(self.buf, |x| T::narrow(x.wide().mul(w)));
+            tiles::map::<T>(self.buf, |x| T::narrow(x.wide().mul(w)));
         }
     }
 }
@@ -193,13 +193,4 @@ impl<T: Num> Kernel for Scaled<'_, T> {
         let w = T::Wide::factor(self.factor);
         tiles::zip::<T, T>(self.dst, self.src, |_, x| T::narrow(x.wide().mul(w)));
     }
-}
-
-#[inline(always)]
-fn map<T: Num>(buf: &mut [u8], f: impl Fn(T) -> T) {
-    tiles::each_mut::<T>(buf, |xs| {
-        for x in xs {
-            *x = f(*x);
-        }
-    });
 }

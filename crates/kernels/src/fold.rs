@@ -218,9 +218,5 @@ fn accumulate<W: Wide>(acc: &mut [W], part: &[u8], dtype: DType, step: Step<W>) 
 /// Rounds the accumulators into their elements.
 #[inline(always)]
 pub(crate) fn store<T: Num>(dst: &mut [u8], acc: &[T::Wide]) {
-    let mut at = 0;
-    tiles::each_mut::<T>(dst, |d| {
-        tiles::zip_elements(d, &acc[at..at + d.len()], |_, a| T::narrow(a));
-        at += d.len();
-    });
+    tiles::store::<T, T::Wide>(dst, acc, T::narrow);
 }

@@ -7,7 +7,10 @@ use crate::{
     raw_isa::{Kernel, run},
     tiles::TILE,
 };
-use gaggle_core::{Codec, DType, Form, raw::bytes_of_mut};
+use gaggle_core::{
+    Codec, DType, Form,
+    raw::{bytes_of, bytes_of_mut},
+};
 use std::marker::PhantomData;
 
 /// A neighbour's value in a [`mix`].
@@ -65,7 +68,7 @@ impl<T: Num> Kernel for Delta<'_, T> {
         let mut acc = [<T::Wide as Num>::ZERO; TILE];
         let mut sent = acc;
         let mut step = acc;
-        each_tile(T::DTYPE, self.own, |lo, own| {
+        for (lo, own) in tiles(T::DTYPE, self.own) {
             let n = own.len() / size_of::<T>();
             let (acc, sent, step) = (&mut acc[..n], &mut sent[..n], &mut step[..n]);
             T::Wide::fold_in(acc, own, T::DTYPE, |_, x| x);
@@ -74,10 +77,10 @@ impl<T: Num> Kernel for Delta<'_, T> {
             } else {
                 // Codecs apply to f32 alone. A tile holds whole blocks, so that it is coded as the message is.
                 let mut coded = [0f32; TILE];
-                let coded = bytes_of_mut(&mut coded[..n]);
-                coded.copy_from_slice(own);
+                let coded = &mut coded[..n];
+                bytes_of_mut(coded).copy_from_slice(own);
                 codec::recode_tile(self.codec, coded);
-                T::Wide::fold_in(sent, coded, T::DTYPE, |_, x| x);
+                T::Wide::fold_in(sent, bytes_of(coded), T::DTYPE, |_, x| x);
             }
             for term in self.terms.iter().filter(|t| t.weight != 0.0) {
                 let w = T::Wide::factor(term.weight);
@@ -89,7 +92,7 @@ impl<T: Num> Kernel for Delta<'_, T> {
                 }
             }
             store::<T>(own, acc);
-        });
+        }
     }
 }
 
@@ -104,7 +107,7 @@ impl<T: Num> Kernel for Sum<'_, T> {
     #[inline(always)]
     fn run(self) {
         let mut acc = [<T::Wide as Num>::ZERO; TILE];
-        each_tile(T::DTYPE, self.own, |lo, own| {
+        for (lo, own) in tiles(T::DTYPE, self.own) {
             let n = own.len() / size_of::<T>();
             let acc = &mut acc[..n];
             let mut first = true;
@@ -129,16 +132,15 @@ impl<T: Num> Kernel for Sum<'_, T> {
                 acc.fill(<T::Wide as Num>::ZERO);
             }
             store::<T>(own, acc);
-        });
+        }
     }
 }
 
-/// Calls `f` with each tile of `own` and the number of its first element.
+/// Each tile of `own`, with the number of its first element.
 #[inline(always)]
-fn each_tile(dtype: DType, own: &mut [u8], mut f: impl FnMut(usize, &mut [u8])) {
-    for (i, part) in own.chunks_mut(TILE * dtype.size()).enumerate() {
-        f(i * TILE, part);
-    }
+fn tiles(dtype: DType, own: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
+    let parts = own.chunks_mut(TILE * dtype.size()).enumerate();
+    parts.map(|(i, part)| (i * TILE, part))
 }
 
 /// Elements `lo..lo+n` of a term.

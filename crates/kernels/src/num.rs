@@ -1,5 +1,6 @@
 //! The numbers: for each element type its four operations and the wider type it is folded in.
 
+use crate::tiles::fold_in;
 use gaggle_core::{Bool, DType, Element};
 use half::{bf16, f16};
 
@@ -97,7 +98,7 @@ macro_rules! integers {
             #[inline(always)]
             fn fold_in(acc: &mut [$t], bytes: &[u8], dtype: DType, f: impl Fn($t, $t) -> $t) {
                 assert!(dtype == <$t>::DTYPE, "{dtype} folded into {}", <$t>::DTYPE);
-                fold_as::<$t, $t>(acc, bytes, |x| x, f);
+                fold_in(acc, bytes, |a, x: $t| f(a, x));
             }
         }
     )*};
@@ -161,23 +162,8 @@ impl Wide for Bool {
     #[inline(always)]
     fn fold_in(acc: &mut [Bool], bytes: &[u8], dtype: DType, f: impl Fn(Bool, Bool) -> Bool) {
         assert!(dtype == DType::Bool, "{dtype} folded into bool");
-        fold_as::<Bool, Bool>(acc, bytes, |x| x, f);
+        fold_in(acc, bytes, |a, x: Bool| f(a, x));
     }
-}
-
-/// The pieces of `bytes` against the matching pieces of `acc`.
-#[inline(always)]
-fn fold_as<S: Num, W: Copy>(
-    acc: &mut [W],
-    bytes: &[u8],
-    widen: impl Fn(S) -> W,
-    f: impl Fn(W, W) -> W,
-) {
-    let mut at = 0;
-    crate::tiles::each::<S>(bytes, |s| {
-        crate::tiles::zip_elements(&mut acc[at..at + s.len()], s, |a, x| f(a, widen(x)));
-        at += s.len();
-    });
 }
 
 macro_rules! floats {
@@ -260,9 +246,9 @@ impl Wide for f32 {
     #[inline(always)]
     fn fold_in(acc: &mut [f32], bytes: &[u8], dtype: DType, f: impl Fn(f32, f32) -> f32) {
         match dtype {
-            DType::F32 => fold_as::<f32, f32>(acc, bytes, |x| x, f),
-            DType::F16 => fold_as::<f16, f32>(acc, bytes, f32_of_f16, f),
-            DType::Bf16 => fold_as::<bf16, f32>(acc, bytes, f32_of_bf16, f),
+            DType::F32 => fold_in(acc, bytes, |a, x: f32| f(a, x)),
+            DType::F16 => fold_in(acc, bytes, |a, x: f16| f(a, f32_of_f16(x))),
+            DType::Bf16 => fold_in(acc, bytes, |a, x: bf16| f(a, f32_of_bf16(x))),
             other => panic!("{other} folded into a 16-bit float"),
         }
     }
@@ -284,10 +270,10 @@ impl Wide for f64 {
     #[inline(always)]
     fn fold_in(acc: &mut [f64], bytes: &[u8], dtype: DType, f: impl Fn(f64, f64) -> f64) {
         match dtype {
-            DType::F64 => fold_as::<f64, f64>(acc, bytes, |x| x, f),
-            DType::F32 => fold_as::<f32, f64>(acc, bytes, f64::from, f),
-            DType::F16 => fold_as::<f16, f64>(acc, bytes, Real::to_f64, f),
-            DType::Bf16 => fold_as::<bf16, f64>(acc, bytes, Real::to_f64, f),
+            DType::F64 => fold_in(acc, bytes, |a, x: f64| f(a, x)),
+            DType::F32 => fold_in(acc, bytes, |a, x: f32| f(a, f64::from(x))),
+            DType::F16 => fold_in(acc, bytes, |a, x: f16| f(a, x.to_f64())),
+            DType::Bf16 => fold_in(acc, bytes, |a, x: bf16| f(a, x.to_f64())),
             other => panic!("{other} folded into a float"),
         }
     }

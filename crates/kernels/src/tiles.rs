@@ -1,4 +1,6 @@
 //! Bytes as elements, tile by tile: in place where they are aligned, through a copy on the stack where not.
+//!
+//! The loops are in these functions and what is given to them is one element's arithmetic: a closure with a loop in it would be compiled once, for the baseline, and called from the copies for wider instructions.
 
 use crate::num::Num;
 use gaggle_core::raw::{bytes_of, bytes_of_mut, elements_of, elements_of_mut};
@@ -6,53 +8,71 @@ use gaggle_core::raw::{bytes_of, bytes_of_mut, elements_of, elements_of_mut};
 /// Elements per tile: two tiles of the widest type lie well within a first-level cache. A multiple of [`Codec::BLOCK`](gaggle_core::Codec::BLOCK).
 pub(crate) const TILE: usize = 1024;
 
-/// Calls `f` on all elements of `dst`, tile by tile.
-#[inline(always)]
-pub(crate) fn each_mut<D: Num>(dst: &mut [u8], mut f: impl FnMut(&mut [D])) {
-    // Filled where it is needed: zeroing costs as much as a kernel on a short tile. One loop for both cases, so that each kernel is compiled once.
-    let mut room: Option<[D; TILE]> = None;
-    for part in dst.chunks_mut(TILE * size_of::<D>()) {
-        let n = part.len() / size_of::<D>();
-        let aligned = elements_of::<D>(part).is_some();
-        if !aligned {
-            let copy = &mut room.get_or_insert([D::ZERO; TILE])[..n];
-            bytes_of_mut(copy).copy_from_slice(part);
-        }
-        let d = match &mut room {
-            Some(copy) if !aligned => &mut copy[..n],
-            _ => elements_of_mut::<D>(part).unwrap_or_default(),
-        };
-        f(d);
-        if let Some(copy) = room.as_ref().filter(|_| !aligned) {
-            part.copy_from_slice(bytes_of(&copy[..n]));
-        }
-    }
-}
+/// Room for a tile that is not aligned. Filled where it is needed: zeroing costs as much as a kernel on a short tile.
+type Room<T> = Option<[T; TILE]>;
 
-/// Calls `f` on all elements of `src`, tile by tile.
+/// Replaces each element of `dst` by `f` of it.
 #[inline(always)]
-pub(crate) fn each<S: Num>(src: &[u8], mut f: impl FnMut(&[S])) {
-    let mut room: Option<[S; TILE]> = None;
-    for part in src.chunks(TILE * size_of::<S>()) {
-        f(tile(part, &mut room));
+pub(crate) fn map<D: Num>(dst: &mut [u8], f: impl Fn(D) -> D) {
+    let mut room = None;
+    for part in dst.chunks_mut(TILE * size_of::<D>()) {
+        let aligned = is_aligned::<D>(part);
+        for d in tile_mut::<D>(part, &mut room, aligned) {
+            *d = f(*d);
+        }
+        put_back(part, &room, aligned);
     }
 }
 
 /// Replaces each element of `dst` by `f` of it and its counterpart in `src`; both have the same number of elements.
 #[inline(always)]
 pub(crate) fn zip<D: Num, S: Num>(dst: &mut [u8], src: &[u8], f: impl Fn(D, S) -> D) {
-    let mut room: Option<[S; TILE]> = None;
-    let mut parts = src.chunks(TILE * size_of::<S>());
-    each_mut::<D>(dst, |d| {
-        if let Some(part) = parts.next() {
-            zip_elements(d, tile(part, &mut room), &f);
+    let (mut room, mut from) = (None, None);
+    let parts = src.chunks(TILE * size_of::<S>());
+    for (part, src) in dst.chunks_mut(TILE * size_of::<D>()).zip(parts) {
+        let aligned = is_aligned::<D>(part);
+        let s = tile::<S>(src, &mut from);
+        for (d, s) in tile_mut::<D>(part, &mut room, aligned).iter_mut().zip(s) {
+            *d = f(*d, *s);
         }
-    });
+        put_back(part, &room, aligned);
+    }
+}
+
+/// Replaces each of `acc` by `f` of it and its counterpart in `src`.
+#[inline(always)]
+pub(crate) fn fold_in<W: Copy, S: Num>(acc: &mut [W], src: &[u8], f: impl Fn(W, S) -> W) {
+    let mut from = None;
+    let parts = src.chunks(TILE * size_of::<S>());
+    for (acc, src) in acc.chunks_mut(TILE).zip(parts) {
+        for (a, s) in acc.iter_mut().zip(tile::<S>(src, &mut from)) {
+            *a = f(*a, *s);
+        }
+    }
+}
+
+/// Replaces each element of `dst` by `f` of its counterpart in `acc`.
+#[inline(always)]
+pub(crate) fn store<D: Num, W: Copy>(dst: &mut [u8], acc: &[W], f: impl Fn(W) -> D) {
+    let mut room = None;
+    let parts = acc.chunks(TILE);
+    for (part, acc) in dst.chunks_mut(TILE * size_of::<D>()).zip(parts) {
+        let aligned = is_aligned::<D>(part);
+        for (d, a) in tile_mut::<D>(part, &mut room, aligned).iter_mut().zip(acc) {
+            *d = f(*a);
+        }
+        put_back(part, &room, aligned);
+    }
+}
+
+#[inline(always)]
+fn is_aligned<T: Num>(part: &[u8]) -> bool {
+    elements_of::<T>(part).is_some()
 }
 
 /// A tile's elements, where they are or copied to `room`.
 #[inline(always)]
-fn tile<'a, S: Num>(part: &'a [u8], room: &'a mut Option<[S; TILE]>) -> &'a [S] {
+fn tile<'a, S: Num>(part: &'a [u8], room: &'a mut Room<S>) -> &'a [S] {
     if let Some(s) = elements_of::<S>(part) {
         return s;
     }
@@ -61,10 +81,20 @@ fn tile<'a, S: Num>(part: &'a [u8], room: &'a mut Option<[S; TILE]>) -> &'a [S] 
     s
 }
 
-/// The loop that the compiler vectorises.
+/// As `tile`, for writing; a copy is put back by [`put_back`].
 #[inline(always)]
-pub(crate) fn zip_elements<D: Copy, S: Copy>(dst: &mut [D], src: &[S], f: impl Fn(D, S) -> D) {
-    for (d, s) in dst.iter_mut().zip(src) {
-        *d = f(*d, *s);
+fn tile_mut<'a, D: Num>(part: &'a mut [u8], room: &'a mut Room<D>, aligned: bool) -> &'a mut [D] {
+    if aligned {
+        return elements_of_mut::<D>(part).unwrap_or_default();
+    }
+    let d = &mut room.get_or_insert([D::ZERO; TILE])[..part.len() / size_of::<D>()];
+    bytes_of_mut(d).copy_from_slice(part);
+    d
+}
+
+#[inline(always)]
+fn put_back<D: Num>(part: &mut [u8], room: &Room<D>, aligned: bool) {
+    if let Some(copy) = room.as_ref().filter(|_| !aligned) {
+        part.copy_from_slice(bytes_of(&copy[..part.len() / size_of::<D>()]));
     }
 }
