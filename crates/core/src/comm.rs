@@ -687,9 +687,11 @@ pub trait Communicator: Send + Sync {
     /// # Errors
     /// As `run`, for the caller's mistakes.
     fn explain(&self, op: &Op, dtype: crate::DType, len: usize) -> Result<String, Error>;
-    /// What error feedback holds back for a tensor on this rank, in the order of the elements; `None` where there is nothing. For saving with the parameters.
+    /// What error feedback holds back for a tensor on this rank, in the order of the elements; `None` where there is nothing, or while an operation works with it. For saving with the parameters.
+    ///
+    /// Kept by group; a rebuilt group goes on with its predecessor's. A tensor of another length begins anew.
     fn feedback(&self, tensor: u64) -> Option<Vec<f32>>;
-    /// Puts saved feedback back, or drops it with an empty vector.
+    /// Puts saved feedback back, or drops it with an empty vector; not while an operation works with it.
     fn set_feedback(&self, tensor: u64, residual: Vec<f32>);
 }
 

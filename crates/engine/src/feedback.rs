@@ -58,6 +58,17 @@ impl Residuals {
             self.put(group, tensor, residual);
         }
     }
+
+    /// The survivors' group begins with what the group that it was rebuilt from has kept, once.
+    pub(crate) fn inherit(&mut self, from: u64, to: u64) {
+        let tensors = self.0.iter().filter(|((group, _), _)| *group == from);
+        let kept: Vec<(u64, Vec<f32>)> = tensors
+            .filter_map(|((_, tensor), kept)| Some((*tensor, kept.clone()?)))
+            .collect();
+        for (tensor, residual) in kept {
+            self.0.entry((to, tensor)).or_insert(Some(residual));
+        }
+    }
 }
 
 impl State {
@@ -106,6 +117,11 @@ mod tests {
         all.set(1, 7, vec![1.0, 2.0]);
         assert_eq!(all.take(1, 7, 2).unwrap(), [1.0, 2.0]);
         all.put(1, 7, vec![1.0, 2.0]);
+        all.inherit(1, 3);
+        assert_eq!(all.get(3, 7).unwrap(), [1.0, 2.0]);
+        all.set(3, 7, vec![3.0]);
+        all.inherit(1, 3);
+        assert_eq!(all.get(3, 7).unwrap(), [3.0], "it has gone on since");
         // Another length: nothing of it fits.
         assert_eq!(all.take(1, 7, 4).unwrap(), [0.0; 4]);
         all.put(1, 7, vec![0.0; 4]);

@@ -10,6 +10,7 @@ use crate::{
     raw_memory::OpMemory,
     select::{Identity, is_user, result_of},
     sync::Arc,
+    user,
 };
 use gaggle_core::{
     Cause, Done, Error, Finished, OnMissing, Op, OpId, Owned, Persistent, Region,
@@ -152,6 +153,7 @@ impl Persistent for Recurring {
         if let Some(Err(error)) = self.outcome.take() {
             return Err(error);
         }
+        user::refuse_inside(self.name)?;
         let Some(mut op) = self.idle.take() else {
             return Err(Error::invalid(self.name, "is in flight already"));
         };
@@ -192,6 +194,9 @@ impl Persistent for Recurring {
     }
 
     fn wait(&mut self) -> Result<Done, Error> {
+        if !self.completion.is_done() {
+            user::refuse_inside(self.name)?;
+        }
         if self.idle.is_none() {
             let completion = &self.completion;
             self.shared.help_until(&|| completion.is_done());
@@ -256,7 +261,9 @@ impl Drop for Recurring {
         let in_flight = self.idle.is_none();
         let late = in_flight.then(|| self.completion.detach_again()).flatten();
         let outcome = late.map(|(_, result)| result).or(self.outcome.take());
-        if let Some(Err(error)) = outcome {
+        if let Some(Err(error)) = outcome
+            && !user::inside()
+        {
             let (group, lane) = self.identity.stream(self.group, self.lane);
             self.shared.state.lock().set_sticky(group, lane, error);
         }

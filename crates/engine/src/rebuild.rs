@@ -12,6 +12,7 @@ use crate::{
     protocol::{Ballot, Word},
     state::{State, control_word},
     sync::Arc,
+    user,
 };
 use gaggle_core::{
     Cause, Communicator, Down, Error, Group, GroupInfo, Rank, descriptor::stable_hash, name_ranks,
@@ -355,6 +356,7 @@ impl Rebuilding {
         info: &Arc<GroupInfo>,
         limit: Duration,
     ) -> Result<Rebuilding, Error> {
+        user::refuse_inside("rebuild")?;
         if std::process::id() != shared.pid {
             return Err(Cause::Forked {
                 op: "rebuild".into(),
@@ -430,6 +432,7 @@ impl Rebuilding {
             &epoch.to_le_bytes(),
             &ranks,
         ]);
+        self.shared.state.lock().residuals.inherit(old.id, id);
         let info = GroupInfo {
             id,
             rank: Rank(rank as u32),

@@ -515,7 +515,7 @@ fn recorded(world: u32, rank: u32, len: u64) -> Vec<(Op, gaggle_collectives::Cal
     }
     let root = Rank(world / 2);
     all.push((
-        Op::new(Kind::Broadcast { root }),
+        Op::new(Kind::Broadcast { root }).by(Algorithm::Binomial),
         Planned::Broadcast {
             root,
             algorithm: Algorithm::Binomial,

@@ -127,6 +127,48 @@ fn another_length_begins_anew_and_other_groups_have_their_own() {
 }
 
 #[test]
+fn an_operation_that_is_started_many_times_keeps_its_feedback() {
+    LINK.local(3, &config(), |_, group| {
+        let x = input(&group, 0, 700);
+        let mut again = group.persistent(op(Codec::Int8, 1), x.clone()).unwrap();
+        for t in 0..5 {
+            again.elements().unwrap().copy_from_slice(&x);
+            again.start().unwrap();
+            again.wait().unwrap();
+            let mut once = x.clone();
+            group.run(&op(Codec::Int8, 2), &mut once).unwrap();
+            assert!(again.elements().unwrap() == once, "step {t}");
+        }
+        let kept = |tensor| group.communicator().feedback(tensor);
+        assert!(kept(1).unwrap() == kept(2).unwrap());
+    });
+}
+
+#[test]
+fn survivors_of_a_rebuilt_group_keep_what_they_have() {
+    LINK.local(3, &config(), |_, group| {
+        let mut x = input(&group, 0, 700);
+        group.run(&op(Codec::Int8, 7), &mut x).unwrap();
+        let kept = group.communicator().feedback(7).unwrap();
+        assert!(kept.iter().any(|r| *r != 0.0));
+        if group.rank() == Rank(2) {
+            return;
+        }
+        group.all_reduce(&mut [1.0f32; 9], Sum).unwrap_err();
+        let new = group.rebuild(std::time::Duration::from_secs(20)).unwrap();
+        assert_eq!(new.size(), 2);
+        assert!(new.communicator().feedback(7).unwrap() == kept);
+        group_runs_on(&new);
+        assert!(new.communicator().feedback(7).unwrap() != kept);
+    });
+}
+
+fn group_runs_on(group: &Group) {
+    let mut x = input(group, 1, 700);
+    group.run(&op(Codec::Int8, 7), &mut x).unwrap();
+}
+
+#[test]
 fn a_tensor_is_in_one_operation_at_a_time() {
     LINK.local(2, &config(), |_, group| {
         let n = 300_000;
