@@ -1,8 +1,8 @@
 //! What ranks do in these tests: bodies that processes and threads share, with outcomes as text, so that they can be compared.
 
 use gaggle::{
-    Algorithm, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats, Op, Rank,
-    Reduce, Sum, Weight,
+    Algorithm, Bool, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats, Max, Min,
+    Op, Rank, Reduce, Sum, Weight,
     collectives::{Call, Cost, Request, bytes_sent, plan},
     core::{Round, descriptor::stable_hash},
     ddp::{NeighbourMixer, digest},
@@ -49,8 +49,18 @@ macro_rules! numbers {
 }
 numbers!(
     f32: Float::from_f64, f64: Float::from_f64, f16: Float::from_f64, bf16: Float::from_f64,
-    i32: |v| v as i32, i64: |v| v as i64, u8: |v| v as i64 as u8
+    i8: |v| v as i64 as i8, i16: |v| v as i64 as i16, i32: |v| v as i32, i64: |v| v as i64,
+    u8: |v| v as i64 as u8, u16: |v| v as i64 as u16, u32: |v| v as i64 as u32, u64: |v| v as i64 as u64
 );
+
+impl Number for Bool {
+    fn of(v: f64) -> Self {
+        Bool::from(v as i64 % 2 != 0)
+    }
+    fn bytes(self) -> impl AsRef<[u8]> {
+        [self.0]
+    }
+}
 
 /// Values whose sums depend on the order of adding.
 fn values<T: Number>(rank: Rank, len: usize) -> Vec<T> {
@@ -90,6 +100,12 @@ pub fn collectives(group: &Group) -> Result<String, Trouble> {
     each_type::<i32>(group, &mut h, &mut t)?;
     each_type::<i64>(group, &mut h, &mut t)?;
     each_type::<u8>(group, &mut h, &mut t)?;
+    each_type::<i8>(group, &mut h, &mut t)?;
+    each_type::<i16>(group, &mut h, &mut t)?;
+    each_type::<u16>(group, &mut h, &mut t)?;
+    each_type::<u32>(group, &mut h, &mut t)?;
+    each_type::<u64>(group, &mut h, &mut t)?;
+    each_type::<Bool>(group, &mut h, &mut t)?;
     group.barrier()?;
     Ok(format!("alike {:016x} all {:016x}", h.alike, h.all))
 }
@@ -118,6 +134,7 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
         }
         let x: Vec<T> = values(me, len);
         h.take(&group.all_gather(&x)?, true);
+        parts::<T>(group, h, t, len)?;
         for codec in [Codec::None, Codec::Bf16] {
             if codec.wire_type(T::DTYPE).is_none() || !T::DTYPE.is_float() {
                 continue;
@@ -129,6 +146,68 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
             mixes::<T>(group, h, t, len, codec)?;
         }
     }
+    Ok(())
+}
+
+/// Every operation that deals in parts, blocking, with counts that are equal, known and discovered.
+fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> Result<(), Trouble> {
+    let (me, world) = (group.rank(), group.size());
+    let root = Rank((len % world) as u32);
+    let on_root = me == root;
+    let count = |r: usize| (len + r * 5) % (len + 2);
+    let counts: Vec<u64> = (0..world).map(|r| count(r) as u64).collect();
+    let total: usize = (0..world).map(count).sum();
+    let own: Vec<T> = values(me, len);
+    let part: Vec<T> = values(me, count(me.idx()));
+    let whole: Vec<T> = values(me, len * world);
+    let mut x = own.clone();
+    group.reduce(&mut x, root, Max)?;
+    h.take(&x, false);
+    let mut y: Vec<T> = values(me, len);
+    group.all_reduce_into(&own, &mut y, Sum)?;
+    h.take(&y, true);
+    h.take(&group.gather(&own, root)?, false);
+    h.take(&group.gather_v(&part, &counts, root)?, false);
+    h.take(&group.gather_any(&part, root)?.0, false);
+    let given: &[T] = if on_root { &whole } else { &[] };
+    group.scatter(given, &mut y, root)?;
+    h.take(&y, false);
+    let all: Vec<T> = values(me, total);
+    let given: &[T] = if on_root { &all } else { &[] };
+    h.take(&group.scatter_v(given, &counts, root)?, false);
+    let told: &[u64] = if on_root { &counts } else { &[] };
+    h.take(&group.scatter_any(given, told, root)?, false);
+    h.take(&group.all_gather_v(&part, &counts)?, true);
+    h.take(&group.all_gather_any(&part)?.0, true);
+    group.reduce_scatter(&whole, &mut y, Sum)?;
+    h.take(&y, false);
+    h.take(&group.reduce_scatter_v(&all, &counts, Min)?, false);
+    let mut z = whole.clone();
+    group.all_to_all(&whole, &mut z)?;
+    h.take(&z, false);
+    // Rank s sends `count(s + d)` elements to rank d.
+    let both: Vec<u64> = (0..world).map(|r| count(me.idx() + r) as u64).collect();
+    let sent: Vec<T> = values(me, both.iter().sum::<u64>() as usize);
+    h.take(&group.all_to_all_v(&sent, &both, &both)?, false);
+    h.take(&group.all_to_all_any(&sent, &both)?.0, false);
+    if world == 1 {
+        return Ok(());
+    }
+    let at = |by: usize| Rank(((me.idx() + by) % world) as u32);
+    let (next, last) = (at(1), at(world - 1));
+    group.send(&own, next, 5)?;
+    group.recv(&mut y, last, 5)?;
+    h.take(&y, false);
+    h.take(
+        &group.neighbour_all_gather(&own, &[last], &[next], *t)?,
+        false,
+    );
+    let heard = [count(last.idx()) as u64];
+    let got = group.neighbour_all_gather_v(&part, &[last], &[next], &heard, *t + 1)?;
+    h.take(&got, false);
+    let got = group.neighbour_all_gather_any(&part, &[last], &[next], *t + 2)?;
+    h.take(&got.0, false);
+    *t += 3;
     Ok(())
 }
 

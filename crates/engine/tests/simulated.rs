@@ -6,10 +6,16 @@
 
 mod common;
 
-use common::sim::{Job, config};
+use common::{
+    WORLDS,
+    cases::{Case, Step, Want, What, cases, hosts},
+    deviations,
+    number::Number,
+    sim::{Job, config},
+};
 use gaggle_core::{
-    Algorithm, Cause, Counts, Error, Finished, Form, Kind, Lane, Op, Pending, Rank, Reduce, Region,
-    Round, Weight,
+    Algorithm, Cause, Counts, DType, Error, Finished, Form, Kind, Lane, Op, Owned, Pending, Rank,
+    Reduce, Region, Round, Weight,
 };
 use gaggle_transport::sim::Fault;
 use rand::{Rng, SeedableRng, seq::SliceRandom};
@@ -19,19 +25,8 @@ use std::{ops::Range, time::Duration};
 /// One operation of a run, as all ranks mean it.
 #[derive(Clone, Debug)]
 struct Call {
-    what: What,
-    len: usize,
+    case: Case,
     lane: u32,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    AllReduce(Reduce, Algorithm),
-    Broadcast(u32),
-    AllGather(Algorithm),
-    Barrier,
-    /// In a ring of this stride.
-    Mix(u32),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -43,11 +38,6 @@ enum Trouble {
     /// This rank calls this operation with another length.
     Mismatch(u32, usize),
     Abort(u32, Duration),
-}
-
-/// Small integers: every order of adding them is exact.
-fn value(rank: u32, lane: u32, i: usize) -> f64 {
-    f64::from((rank + 1) * 3 + lane) + (i % 7) as f64
 }
 
 fn round_of(world: u32, rank: u32, stride: u32) -> Round {
@@ -71,88 +61,66 @@ fn round_of(world: u32, rank: u32, stride: u32) -> Round {
 
 impl Call {
     fn random(rng: &mut ChaCha8Rng, world: u32, lane: u32) -> Call {
-        let algorithm = *[
-            Algorithm::Ring,
-            Algorithm::RecursiveDoubling,
-            Algorithm::Direct,
-        ]
-        .choose_one(rng);
         let reduce = *[Reduce::Sum, Reduce::Mean, Reduce::Min, Reduce::Max].choose_one(rng);
-        let what = match rng.random_range(0..8) {
-            0..=2 => What::AllReduce(reduce, algorithm),
-            3 => What::Broadcast(rng.random_range(0..world)),
-            4 => What::AllGather(if rng.random() {
-                Algorithm::Ring
-            } else {
-                Algorithm::Direct
-            }),
-            5 => What::Barrier,
-            _ => What::Mix(rng.random_range(1..world.max(2))),
+        let what = loop {
+            let what = *What::ALL.choose_one(rng);
+            if world > 1 || !matches!(what, What::Message | What::Gossip) {
+                break what;
+            }
         };
+        let dtype = DType::F64;
+        let reduce = if what.reduces() { reduce } else { Reduce::Sum };
+        let algorithms: Vec<Algorithm> = Algorithm::ALL
+            .into_iter()
+            .filter(|a| what.is_eligible(dtype, reduce, world, *a))
+            .collect();
+        // One more than there are: the engine's choice.
+        let algorithm = algorithms
+            .get(rng.random_range(0..=algorithms.len()))
+            .copied();
         let len = match rng.random_range(0..4) {
             0 => rng.random_range(0..3),
             1 => world as usize,
             _ => rng.random_range(0..120),
         };
-        Call { what, len, lane }
-    }
-
-    fn op(&self, world: u32, rank: u32) -> Op {
-        let op = match &self.what {
-            What::AllReduce(reduce, algorithm) => Op::new(Kind::AllReduce(*reduce)).by(*algorithm),
-            What::Broadcast(root) => Op::new(Kind::Broadcast { root: Rank(*root) }),
-            What::AllGather(algorithm) => Op::new(Kind::AllGather(Counts::Equal)).by(*algorithm),
-            What::Barrier => Op::new(Kind::Barrier),
-            What::Mix(stride) => Op::new(Kind::Mix {
-                round: round_of(world, rank, *stride),
-                t: 0,
-            }),
+        let case = Case {
+            what,
+            dtype,
+            reduce,
+            world,
+            len,
+            in_place: !what.out_of_place_only() && rng.random(),
+            algorithm,
+            asynchronous: true,
+            sliced: false,
+            // Tags of messages are made of it.
+            salt: lane as usize,
         };
-        op.on(Lane(self.lane))
+        Call { case, lane }
     }
 
-    fn input(&self, world: u32, rank: u32, extra: usize) -> Vec<f64> {
-        let n = self.len + extra;
-        let own = (0..n).map(|i| value(rank, self.lane, i));
-        match self.what {
-            What::Barrier => vec![],
-            What::AllGather(_) => {
-                let mut all = vec![0.0; n * world as usize];
-                for (i, v) in own.enumerate() {
-                    all[rank as usize * n + i] = v;
-                }
-                all
-            }
-            _ => own.collect(),
+    /// What a rank calls; longer by `extra` than it should.
+    fn steps(&self, rank: u32, extra: usize) -> Vec<(Step<f64>, Want<f64>)> {
+        let mut case = self.case.clone();
+        case.len += extra;
+        let mut steps = case.steps(rank, 0);
+        for (step, _) in &mut steps {
+            step.op.lane = Lane(self.lane);
         }
+        steps
     }
 
-    fn expected(&self, world: u32, rank: u32) -> Vec<f64> {
-        let at = |i: usize| (0..world).map(move |r| value(r, self.lane, i));
-        let each = 0..self.len;
-        match &self.what {
-            What::Barrier => vec![],
-            What::Broadcast(root) => each.map(|i| value(*root, self.lane, i)).collect(),
-            What::AllGather(_) => (0..world)
-                .flat_map(|r| each.clone().map(move |i| value(r, self.lane, i)))
-                .collect(),
-            What::Mix(stride) => {
-                let round = round_of(world, rank, *stride);
-                let from = round.from.first().map_or(rank, |(r, _)| r.0);
-                each.map(|i| 0.5 * (value(rank, self.lane, i) + value(from, self.lane, i)))
-                    .collect()
-            }
-            What::AllReduce(reduce, _) => each
-                .map(|i| match reduce {
-                    Reduce::Sum => at(i).sum(),
-                    Reduce::Mean => at(i).sum::<f64>() / f64::from(world),
-                    Reduce::Min => at(i).fold(f64::INFINITY, f64::min),
-                    Reduce::Max => at(i).fold(f64::NEG_INFINITY, f64::max),
-                    Reduce::Prod => at(i).product(),
-                    other => panic!("{other} of floats"),
-                })
-                .collect(),
-        }
+    /// Whether a rank that gives another length than the others is told so in any case: it depends on them.
+    fn depends_on_all(&self) -> bool {
+        matches!(
+            self.case.what,
+            What::AllReduce | What::AllGather | What::ReduceScatter | What::AllToAll
+        )
+    }
+
+    /// Whether another length is another call.
+    fn can_deviate(&self) -> bool {
+        self.case.what != What::Barrier && !self.case.what.discovers()
     }
 }
 
@@ -195,7 +163,7 @@ struct Run {
     world: u32,
     calls: Vec<Call>,
     trouble: Trouble,
-    outcomes: Vec<(Rank, usize, Finished)>,
+    outcomes: Vec<(Rank, usize, usize, Finished)>,
 }
 
 fn run(seed: u64) -> Run {
@@ -203,10 +171,14 @@ fn run(seed: u64) -> Run {
     let world = *[1u32, 2, 2, 3, 3, 4, 5, 7, 8].choose_one(&mut rng);
     let mut settings = config();
     settings.slice_bytes = *[8u64, 64, 200, 1 << 18].choose_one(&mut rng);
+    settings.hosts = Some(hosts(world).into());
     let calls: Vec<Call> = (0..rng.random_range(2..8))
-        .map(|lane| Call::random(&mut rng, world, lane))
+        .map(|n| Call::random(&mut rng, world, n + 1))
         .collect();
-    let trouble = trouble(&mut rng, world, calls.len());
+    let mut trouble = trouble(&mut rng, world, calls.len());
+    if matches!(trouble, Trouble::Mismatch(_, call) if !calls[call].can_deviate()) {
+        trouble = Trouble::None;
+    }
     let mut job = Job::new(world, seed, &settings);
     // Every rank in an order and at times of its own.
     let mut agenda: Vec<(Duration, u32, usize)> = vec![];
@@ -220,7 +192,7 @@ fn run(seed: u64) -> Run {
         }
     }
     agenda.sort();
-    let mut pending: Vec<(u32, usize, Box<dyn Pending>)> = vec![];
+    let mut pending: Vec<(u32, usize, usize, Box<dyn Pending>)> = vec![];
     let mut waiting = agenda.into_iter().peekable();
     let mut aborted = false;
     match &trouble {
@@ -252,18 +224,15 @@ fn run(seed: u64) -> Run {
                 continue;
             }
             let extra = usize::from(trouble == Trouble::Mismatch(rank, call));
-            let input = calls[call].input(world, rank, extra);
             let comm = std::sync::Arc::clone(job.engines[rank as usize].group().communicator());
-            pending.push((
-                rank,
-                call,
-                comm.start(calls[call].op(world, rank), Region::new(input).into()),
-            ));
+            for (n, (step, _)) in calls[call].steps(rank, extra).into_iter().enumerate() {
+                pending.push((rank, call, n, comm.start(step.op.clone(), owned(step))));
+            }
         }
         job.pump();
         let all_over = pending
             .iter()
-            .all(|(r, _, p)| job.still.contains(r) || p.is_done());
+            .all(|(r, .., p)| job.still.contains(r) || p.is_done());
         if all_over && waiting.peek().is_none() {
             break;
         }
@@ -294,7 +263,7 @@ fn run(seed: u64) -> Run {
     let outcomes = pending
         .into_iter()
         .filter(|(r, ..)| !still.contains(r))
-        .map(|(r, call, p)| (Rank(r), call, p.wait()))
+        .map(|(r, call, n, p)| (Rank(r), call, n, p.wait()))
         .collect();
     Run {
         world,
@@ -310,8 +279,11 @@ fn explains(run: &Run, call: usize, error: &Error) -> bool {
         (Trouble::Crash(who, _), Cause::PeerLost { rank, .. }) => rank.0 == *who,
         (Trouble::Stop(who, _), Cause::Timeout { waiting_for, .. }) => waiting_for == &[Rank(*who)],
         (Trouble::Partition(_, _, heal), Cause::Timeout { .. }) => heal.is_none(),
-        (Trouble::Mismatch(who, wrong), Cause::Mismatch { deviating, .. }) => {
-            call == *wrong && deviating.contains(&Rank(*who))
+        (Trouble::Mismatch(who, wrong), Cause::Mismatch { op, deviating, .. }) => {
+            // What had gone well by then is told by another operation.
+            let named = format!("of lane {}", wrong + 1);
+            let tagged = run.calls[*wrong].case.what == What::Message && op.contains("of tag");
+            (call == *wrong || op.ends_with(&named) || tagged) && deviating.contains(&Rank(*who))
         }
         (Trouble::Abort(who, _), Cause::Aborted { by, .. }) => by.0 == *who,
         _ => false,
@@ -334,7 +306,7 @@ fn check(seed: u64, tally: &mut Tally) {
         };
         *tally.entry(kind).or_default() += 1;
     }
-    for (rank, call, finished) in &run.outcomes {
+    for (rank, call, _, finished) in &run.outcomes {
         let about = || {
             format!(
                 "seed {seed}, {rank} of {}, {:?}, {:?}",
@@ -345,35 +317,35 @@ fn check(seed: u64, tally: &mut Tally) {
             Err(e) => assert!(explains(&run, *call, e), "{}: wrong error {e}", about()),
             Ok(_) => {
                 let who = run.trouble == Trouble::Mismatch(rank.0, *call);
-                assert!(
-                    !who || run.world == 1
-                        || matches!(
-                            run.calls[*call].what,
-                            What::Broadcast(_) | What::Mix(_) | What::Barrier
-                        ),
-                    "{}: the deviating rank is told",
-                    about()
-                );
+                let told = !who || run.world == 1 || !run.calls[*call].depends_on_all();
+                assert!(told, "{}: the deviating rank is told", about());
             }
         }
         assert!(finished.io.is_some(), "{}: memory not handed back", about());
     }
-    for (rank, call, finished) in run.outcomes {
-        let deviates = run.trouble == Trouble::Mismatch(rank.0, call);
-        if finished.result.is_ok() && !deviates {
-            let got = finished.io.unwrap().into_inner::<Vec<f64>>().unwrap();
-            let want = run.calls[call].expected(run.world, rank.0);
-            let close = got.len() == want.len()
-                && got
-                    .iter()
-                    .zip(&want)
-                    .all(|(g, w)| (g - w).abs() <= w.abs() * 1e-12);
-            assert!(
-                close,
-                "seed {seed}, {rank}, {:?}, {:?}: {got:?}, not {want:?}",
-                run.calls[call], run.trouble
-            );
+    for (rank, call, n, finished) in run.outcomes {
+        let deviates = matches!(run.trouble, Trouble::Mismatch(who, wrong) if wrong == call
+            // Its counts may fit by chance where its values do not.
+            && (who == rank.0 || run.calls[call].case.what == What::AllToAllV));
+        let Ok(done) = finished.result else {
+            continue;
+        };
+        if !deviates {
+            let (step, want) = run.calls[call].steps(rank.0, 0).swap_remove(n);
+            let io = finished.io.unwrap().into_inner::<Vec<f64>>().unwrap();
+            let input = finished.input.map(|r| r.into_inner::<Vec<f64>>().unwrap());
+            println!("seed {seed}, {:?}", run.trouble);
+            let case = &run.calls[call].case;
+            case.check(rank.0, &step.input, &input, &io, &done.counts, &want);
         }
+    }
+}
+
+/// The memory of a call.
+fn owned(step: Step<f64>) -> Owned {
+    Owned {
+        input: step.input.map(Region::new),
+        io: Region::new(step.io),
     }
 }
 
@@ -413,11 +385,116 @@ fn a_thousand_runs_with_random_orders_and_faults_end_right() {
     }
 }
 
+/// All ranks' part of a case, and what came of it.
+fn run_case<T: Number>(job: &Job, case: &Case, t: u64) {
+    let mut wants = vec![];
+    let mut pending = vec![];
+    for rank in 0..case.world {
+        let comm = std::sync::Arc::clone(job.engines[rank as usize].group().communicator());
+        for (step, want) in case.steps::<T>(rank, t) {
+            wants.push((step.input.clone(), want));
+            let memory = Owned {
+                input: step.input.map(Region::new),
+                io: Region::new(step.io),
+            };
+            pending.push((rank, comm.start(step.op, memory)));
+        }
+    }
+    for ((rank, f), (given, want)) in job.collect(pending).into_iter().zip(wants) {
+        let done = f.result.unwrap_or_else(|e| panic!("{rank}, {case:?}: {e}"));
+        let io = f.io.unwrap().into_inner::<Vec<T>>().unwrap();
+        let input = f.input.map(|r| r.into_inner::<Vec<T>>().unwrap());
+        case.check(rank.0, &given, &input, &io, &done.counts, &want);
+    }
+}
+
+#[test]
+fn every_pair_of_choices_meets_the_serial_reference() {
+    let cases = cases();
+    for world in WORLDS {
+        for sliced in [true, false] {
+            let mut settings = config();
+            if sliced {
+                settings.slice_bytes = 48;
+            }
+            settings.hosts = Some(hosts(world).into());
+            let job = Job::new(world, u64::from(world), &settings);
+            let ours = |c: &&Case| c.world == world && c.sliced == sliced;
+            for (t, case) in cases.iter().filter(ours).enumerate() {
+                with_type!(case.dtype, run_case(&job, case, t as u64));
+            }
+        }
+    }
+}
+
+#[test]
+fn trial_1_every_field_of_the_descriptor() {
+    for (seed, d) in (0u64..).zip(deviations::all()) {
+        let job = Job::with(3, seed, |rank| {
+            let mut config = config();
+            if rank == 2 {
+                (d.settings)(&mut config);
+            }
+            config
+        });
+        let comm =
+            |rank: u32| std::sync::Arc::clone(job.engines[rank as usize].group().communicator());
+        let call = |rank: u32| if rank == 2 { &d.other } else { &d.usual };
+        let start = |rank: u32| {
+            (
+                rank,
+                comm(rank).start(call(rank).op.clone(), call(rank).memory()),
+            )
+        };
+        let first = job.collect((0..3).map(start).collect());
+        assert!(
+            job.now() < Duration::from_secs(7),
+            "{}: within the deadline",
+            d.field
+        );
+        let sum = |rank: u32| {
+            let op = Op::new(Kind::AllReduce(Reduce::Sum));
+            (rank, comm(rank).start(op, Region::new(vec![1f32]).into()))
+        };
+        // Settings of one rank's own make every call of its a mismatch.
+        let alike =
+            d.usual.op == d.other.op && d.usual.io == d.other.io && d.usual.dtype == d.other.dtype;
+        let next = match alike {
+            true => None,
+            false => Some(job.collect((0..3).map(sum).collect())),
+        };
+        for (i, (rank, f)) in first.into_iter().enumerate() {
+            assert!(f.io.is_some(), "{}: memory handed back", d.field);
+            // From the call, or, where the rank had nothing to wait for, from its next one.
+            let next = next.as_ref().map(|n| n[i].1.result.clone());
+            let e = match (f.result, next) {
+                (Err(e), Some(next)) => {
+                    next.unwrap();
+                    e
+                }
+                (Err(e), None) => e,
+                (Ok(_), next) => next.unwrap().unwrap_err(),
+            };
+            let told = matches!(e.cause(), Cause::Mismatch { deviating, .. } if deviating.contains(&Rank(2)));
+            assert!(told, "{}, {rank}: {e}", d.field);
+            for text in d.quotes {
+                assert!(e.to_string().contains(text), "{}: {text} in {e}", d.field);
+            }
+        }
+        if !alike {
+            for (_, f) in job.collect((0..3).map(sum).collect()) {
+                f.result.unwrap();
+                assert_eq!(f.io.unwrap().into_inner::<Vec<f32>>().unwrap(), [3.0]);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_seed_repeats_itself() {
     for seed in [1, 2, 3, 40, 41, 42] {
         let results = |r: Run| -> Vec<_> {
-            let one = |(rank, call, f): (Rank, usize, Finished)| {
+            let one = |(rank, call, _, f): (Rank, usize, usize, Finished)| {
                 let text = f
                     .result
                     .map(|d| (d.started, d.finished))

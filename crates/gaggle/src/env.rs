@@ -1,5 +1,6 @@
 //! What the environment says of this process's place in a job. Pure: the variables are an argument.
 
+use gaggle_collectives::select::Overrides;
 use gaggle_core::{Error, Rank};
 use std::time::Duration;
 
@@ -83,6 +84,17 @@ pub(crate) fn timeout(var: Lookup<'_>) -> Result<Option<Duration>, Error> {
         .and_then(|s| Duration::try_from_secs_f64(s).ok())
         .map(Some)
         .ok_or_else(|| bad("GAGGLE_TIMEOUT", &text, "a number of seconds above 0"))
+}
+
+/// Which plans are taken whatever the cost model finds.
+pub(crate) fn algorithms(var: Lookup<'_>) -> Result<Option<Overrides>, Error> {
+    let Some(text) = var("GAGGLE_ALGORITHMS").filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(overrides) => Ok(Some(overrides)),
+        Err(e) => Err(invalid(format!("GAGGLE_ALGORITHMS is {text:?}: {e}"))),
+    }
 }
 
 /// Reads the place from the variables; an empty variable counts as not set.
@@ -357,6 +369,16 @@ mod tests {
             &[("GAGGLE_STORE", "a:1")],
             "RANK and WORLD_SIZE are not set",
         );
+    }
+
+    #[test]
+    fn overrides_of_algorithms_are_read_or_refused() {
+        let read = |text: &str| algorithms(&|_| Some(text.to_string()));
+        let read_back = read("all_reduce:0-32k=recursive_doubling,32k-=direct").unwrap();
+        assert!(read_back.is_some());
+        assert_eq!(read("").unwrap(), None);
+        let e = read("all_reduce:=best").unwrap_err().to_string();
+        assert!(e.contains("GAGGLE_ALGORITHMS") && e.contains("best"), "{e}");
     }
 
     #[test]

@@ -36,6 +36,8 @@ use std::{
 /// What the rank does is recorded: its last few thousand operations, in a file of 1 MiB that survives a crash, in `GAGGLE_TRACE_DIR` or else in `gaggle-trace-<uid>` under `XDG_RUNTIME_DIR` or the directory for temporary files.
 /// The file goes when the rank leaves and nothing has gone wrong; otherwise `gaggle trace` shows who waited for whom. `GAGGLE_TRACE=off` switches it off. Where it cannot be written a warning says so, and nothing else happens.
 ///
+/// `GAGGLE_ALGORITHMS` says which plans are taken whatever the cost model finds, as in `all_reduce:0-32k=recursive_doubling,32k-=direct`; the same on every rank.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -44,17 +46,20 @@ pub fn join() -> Result<Job, Error> {
     join_with(EngineConfig::default())
 }
 
-/// As [`join`], with settings of the engine; `GAGGLE_TIMEOUT` still wins.
+/// As [`join`], with settings of the engine; `GAGGLE_TIMEOUT` and `GAGGLE_ALGORITHMS` still win.
 ///
 /// # Errors
 /// As [`join`].
 pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
     gaggle_launch::lifeline::watch();
     let var = |name: &str| std::env::var(name).ok();
-    let config = match env::timeout(&var)? {
+    let mut config = match env::timeout(&var)? {
         Some(timeout) => config.with_timeout(timeout),
         None => config,
     };
+    if let Some(overrides) = env::algorithms(&var)? {
+        config.overrides = overrides;
+    }
     match env::place(&var)? {
         Place::Alone => {
             eprintln!(
@@ -303,8 +308,13 @@ fn connect(
     if member.world == 1 {
         return local::alone(config);
     }
-    let mesh =
-        Rendezvous::over(store, member.rank, member.world, creds, left(deadline)).connect()?;
+    let meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
+    let mesh = meeting.connect()?;
+    let mut config = config;
+    if config.hosts.is_none() {
+        // What two-level plans and the cost model go by; agreed on, since all read the same list.
+        config.hosts = Some(meeting.hosts()?.into());
+    }
     let failed = |what: &str, e: std::io::Error| -> Error {
         Cause::Rendezvous {
             rank: member.rank,

@@ -34,9 +34,10 @@ pub use join::{Job, join, join_with};
 pub use local::{local, local_with};
 
 pub use gaggle_core::{
-    Algorithm, Cause, Codec, DType, Done, Element, Error, Failed, Float, Group, Int, Kind, Lane,
-    LinkStats, Max, Mean, Min, Op, Prod, Rank, Reduce, Reduction, Scope, ScopedWork, StableBuf,
-    Sum, Weight, Work,
+    Algorithm, Band, Bits, Bool, Bor, Bxor, Cancel, Cause, Codec, Counts, DType, Divisor, Done,
+    Element, Error, Failed, FailedInto, Float, Group, Int, Kind, Lane, LinkStats, Max, Mean, Min,
+    Mode, OnMissing, Op, Prod, Properties, Rank, Recurring, Reduce, Reduction, Round, Scope,
+    ScopedWork, StableBuf, Sum, UserReduction, Weight, Work, WorkInto,
 };
 pub use gaggle_engine::{Engine, EngineConfig};
 

@@ -158,6 +158,10 @@ fn world(n: usize, config: &EngineConfig) -> Result<Vec<Member>, Error> {
         .ok()
         .filter(|size| *size > 0)
         .ok_or_else(|| Error::invalid("local", format!("a world of {n} ranks")))?;
+    let mut config = config.clone();
+    if config.hosts.is_none() {
+        config.hosts = Some(vec![0; n].into());
+    }
     inproc::world(size)
         .into_iter()
         .zip(control::inproc(size))

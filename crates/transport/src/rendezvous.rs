@@ -37,6 +37,23 @@ const CONNECTORS: usize = 8;
 /// Between attempts to connect: from, doubling to.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
+/// What ranks of one host have in common: the boot and the network namespace; of its own where the system does not tell.
+fn host_key() -> Vec<u8> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let net = std::fs::read_link("/proc/self/ns/net");
+    match (boot, net) {
+        (Ok(boot), Ok(net)) => format!("{} {}", boot.trim(), net.display()).into_bytes(),
+        _ => {
+            let mut own = vec![0; 16];
+            // Without randomness the process number still tells ranks of this host apart.
+            if OsRng.try_fill_bytes(&mut own).is_err() {
+                own.extend(std::process::id().to_le_bytes());
+            }
+            own
+        }
+    }
+}
+
 /// A connection to make: what for, and with whom.
 type Link = (Purpose, Rank);
 
@@ -107,6 +124,23 @@ impl<'a> Rendezvous<'a> {
             .listen(&ips)
             .map_err(|e| self.failed(format!("cannot listen at {}: {e}", self.local.ip())))?;
         self.meet(listener, &ips, deadline)
+    }
+
+    /// The host of every rank as a number, the same list on all of them: ranks share one where boot and network namespace are the same. Hosts are numbered in the order in which ranks name them.
+    ///
+    /// # Errors
+    /// [`Cause::Rendezvous`] names the ranks that have not said so in time; [`Cause::Store`] if the store is lost.
+    pub fn hosts(&self) -> Result<Vec<u32>, Error> {
+        let deadline = auth::deadline_in(self.timeout);
+        self.store.set(&self.key("host", self.rank), &host_key())?;
+        let keys = self.gather("host", deadline, |value| Some(value.to_vec()))?;
+        let first = |key: &Vec<u8>| keys.iter().position(|k| k == key).unwrap_or(0);
+        let firsts: Vec<usize> = keys.iter().map(first).collect();
+        let mut hosts = firsts.clone();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let number = |f: &usize| hosts.iter().position(|h| h == f).unwrap_or(0) as u32;
+        Ok(firsts.iter().map(number).collect())
     }
 
     fn failed(&self, what: String) -> Error {

@@ -95,6 +95,30 @@ fn all_meet_in_worlds_of_every_size() {
 }
 
 #[test]
+fn ranks_of_one_host_find_that_out() {
+    let s = server("127.0.0.1", 3).unwrap();
+    let ask = |rank: u32, timeout| {
+        let client = StoreClient::connect(s.addr(), &creds(), Rank(rank), LONG).unwrap();
+        Rendezvous::over(&client, Rank(rank), 3, &creds(), timeout).hosts()
+    };
+    // Alone, rank 1 learns who is missing.
+    let e = ask(1, SHORT).unwrap_err();
+    assert!(e.to_string().contains("ranks 0 and 2"), "{e}");
+    let all: Vec<Vec<u32>> = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3)
+            .map(|r| scope.spawn(move || ask(r, LONG).unwrap()))
+            .collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    let want = if cfg!(target_os = "linux") {
+        [0, 0, 0]
+    } else {
+        [0, 1, 2]
+    };
+    assert_eq!(all, [want; 3]);
+}
+
+#[test]
 fn all_meet_over_ipv6() {
     let Some(s) = server("::1", 3) else {
         eprintln!("skipped: this machine has no IPv6");

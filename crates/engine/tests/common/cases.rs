@@ -82,7 +82,7 @@ impl What {
     }
 
     /// Has no meaning in place.
-    fn out_of_place_only(self) -> bool {
+    pub fn out_of_place_only(self) -> bool {
         self.discovers()
             || matches!(
                 self,
@@ -126,7 +126,13 @@ impl What {
     }
 
     /// Whether it may be carried out so.
-    fn is_eligible(self, dtype: DType, reduce: Reduce, world: u32, algorithm: Algorithm) -> bool {
+    pub fn is_eligible(
+        self,
+        dtype: DType,
+        reduce: Reduce,
+        world: u32,
+        algorithm: Algorithm,
+    ) -> bool {
         let hosts = hosts(world);
         let question = Question {
             reduce,
@@ -228,10 +234,20 @@ fn case(pick: &[usize], salt: usize) -> Case {
     }
 }
 
-/// All pairs of values, or with `GAGGLE_EXHAUSTIVE` all combinations.
+/// All pairs of values, or with `GAGGLE_EXHAUSTIVE` all combinations of operation, type, reduction, world, length, place and algorithm, by turns blocking and not, in slices and not.
 pub fn cases() -> Vec<Case> {
     let picks = if std::env::var_os("GAGGLE_EXHAUSTIVE").is_some() {
-        covering::complete(&FACTORS, &allowed)
+        let n = FACTORS.len() - 2;
+        let known = |pick: &[Option<usize>]| allowed(&[pick, &[None, None]].concat());
+        let picks = covering::complete(&FACTORS[..n], &known);
+        let finish = |(i, pick): (usize, Vec<usize>)| {
+            (i..i + 4).find_map(|i| {
+                let whole = [&pick[..], &[i % 2, i / 2 % 2]].concat();
+                let chosen: Vec<Option<usize>> = whole.iter().copied().map(Some).collect();
+                allowed(&chosen).then_some(whole)
+            })
+        };
+        picks.into_iter().enumerate().filter_map(finish).collect()
     } else {
         covering::pairwise(&FACTORS, &allowed)
     };
@@ -681,7 +697,8 @@ impl Case {
             Rank((me + self.world - 1) % self.world),
         );
         let mut all = vec![];
-        for (n, tag) in [7u32, 7, 8].into_iter().enumerate() {
+        let tag = self.salt as u32 * 2;
+        for (n, tag) in [tag, tag, tag + 1].into_iter().enumerate() {
             let of = |r: u32| -> Vec<T> { (0..self.len).map(|i| self.at(r, i + 13 * n)).collect() };
             let (input, io) = if self.in_place {
                 (None, of(me))

@@ -226,6 +226,14 @@ pub fn all() -> Vec<Deviation> {
         same,
         ["plain", "ordered"],
     );
+    let coded = || mean().coded_always(Codec::Bf16);
+    add(
+        "feedback",
+        &with(coded()),
+        &with(coded().with_feedback(4)),
+        same,
+        ["bf16", "with error feedback"],
+    );
     add(
         "priority",
         &direct,

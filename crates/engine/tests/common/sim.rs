@@ -22,13 +22,18 @@ pub fn config() -> EngineConfig {
 
 impl Job {
     pub fn new(world: u32, seed: u64, config: &EngineConfig) -> Job {
+        Job::with(world, seed, |_| config.clone())
+    }
+
+    /// Ranks with settings of their own.
+    pub fn with(world: u32, seed: u64, config: impl Fn(u32) -> EngineConfig) -> Job {
         let net = SimNet::new(world, SimConfig::seeded(seed));
         let engine = |r| {
             Engine::new(
                 vec![net.transport(r)],
                 net.control(r),
                 net.clock(),
-                config.clone(),
+                config(r),
             )
             .unwrap()
         };
