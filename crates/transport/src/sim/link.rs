@@ -108,6 +108,11 @@ fn next_arrival(net: &mut Net, me: u32, stalled: &BTreeSet<XferId>) -> Option<Ca
             let (from, key, head) = (Rank(m.src), m.key, m.head.clone());
             return Some(Call::Unexpected { n, from, key, head });
         };
+        // The head tells why lengths differ, so it comes first, as on every link.
+        if !m.opened {
+            let head = m.head.clone();
+            return Some(Call::Opened { n, id, head });
+        }
         if recv.bytes != m.bytes {
             let error = TransportError::Length {
                 peer: Rank(m.src),
@@ -116,10 +121,6 @@ fn next_arrival(net: &mut Net, me: u32, stalled: &BTreeSet<XferId>) -> Option<Ca
             };
             net.discard(me, n);
             return Some(Call::Done(id, Err(error)));
-        }
-        if !m.opened {
-            let head = m.head.clone();
-            return Some(Call::Opened { n, id, head });
         }
         if m.consumed == m.bytes {
             net.discard(me, n);
