@@ -8,10 +8,14 @@ use gaggle_core::{
 };
 use half::{bf16, f16};
 
-const ALL_REDUCE: [Algorithm; 3] = [
+const ALL_REDUCE: [Algorithm; 7] = [
     Algorithm::Ring,
     Algorithm::RecursiveDoubling,
     Algorithm::Direct,
+    Algorithm::HalvingDoubling,
+    Algorithm::Binomial,
+    Algorithm::Knomial,
+    Algorithm::DoubleTree,
 ];
 
 /// Small integers, so that every order of adding them is exact in every type.
@@ -115,6 +119,62 @@ fn all_reduce_of_integers_wraps() {
     check_all_reduce::<i32>(&[Reduce::Sum, Reduce::Min, Reduce::Max, Reduce::Prod]);
     check_all_reduce::<i64>(&[Reduce::Sum, Reduce::Min, Reduce::Max, Reduce::Prod]);
     check_all_reduce::<u8>(&[Reduce::Sum, Reduce::Min, Reduce::Max, Reduce::Prod]);
+}
+
+/// Operations that only move elements keep every bit, of signalling NaNs too, wherever the elements lie on the way.
+#[test]
+fn every_bit_pattern_of_16_bits_comes_through() {
+    const WORLD: u32 = 7;
+    const LEN: usize = 1 << 16;
+    let pattern = |rank: usize, i: usize| (i as u16).wrapping_mul(40_503) ^ (rank as u16) << 3;
+    let part = |rank: usize| (0..LEN).map(move |i| pattern(rank, i));
+    let root = Rank(2);
+    let counts = Counts::Equal;
+    LINK.local(WORLD, &config(), |_, group| {
+        let me = group.rank().idx();
+        let all = || (0..WORLD as usize).flat_map(part);
+        let f16s = |bits: &[u16]| -> Vec<f16> { bits.iter().map(|b| f16::from_bits(*b)).collect() };
+        let bits = |x: &[f16]| -> Vec<u16> { x.iter().map(|v| v.to_bits()).collect() };
+        let own: Vec<f16> = f16s(&part(me).collect::<Vec<_>>());
+        let mut whole = f16s(&vec![
+            0;
+            if me == root.idx() {
+                WORLD as usize * LEN
+            } else {
+                0
+            }
+        ]);
+        let gather = Kind::Gather {
+            root,
+            counts: counts.clone(),
+        };
+        let op = Op::new(gather).by(Algorithm::Binomial);
+        group.run_into(&op, &own, &mut whole).unwrap();
+        if me == root.idx() {
+            assert!(bits(&whole).into_iter().eq(all()), "gather");
+        }
+        let mut back = f16s(&vec![0; LEN]);
+        let scatter = Kind::Scatter {
+            root,
+            counts: counts.clone(),
+        };
+        let op = Op::new(scatter).by(Algorithm::Binomial);
+        group.run_into(&op, &whole, &mut back).unwrap();
+        assert_eq!(bits(&back), bits(&own), "scatter");
+        for algorithm in [Algorithm::Direct, Algorithm::Bruck] {
+            // In place: block j of rank r is pattern(r, ..) moved by j.
+            let block = |from: usize, to: usize| part(from).map(move |b| b ^ (to as u16) << 9);
+            let sent: Vec<u16> = (0..WORLD as usize).flat_map(|to| block(me, to)).collect();
+            let mut x = f16s(&sent);
+            let op = Op::new(Kind::AllToAll {
+                send: Counts::Equal,
+                recv: Counts::Equal,
+            });
+            group.run(&op.by(algorithm), &mut x).unwrap();
+            let want = (0..WORLD as usize).flat_map(|from| block(from, me));
+            assert!(bits(&x).into_iter().eq(want), "all_to_all by {algorithm}");
+        }
+    });
 }
 
 #[test]
