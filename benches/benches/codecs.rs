@@ -1,11 +1,11 @@
-//! Wire codecs: encoding and decoding f32 as bf16, f16 and blocks of int8, and error feedback.
+//! Wire codecs on every instruction set: encoding and decoding f32 as bf16, f16 and blocks of int8, and error feedback.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gaggle::{Codec, DType};
-use gaggle_benches::{LENGTHS, elements, quick};
+use gaggle_benches::{LENGTHS, each_isa, elements, quick};
 use gaggle_kernels::{Decoding, compensate, decode_at, encode_at};
 
-const CODECS: [Codec; 2] = [Codec::Bf16, Codec::F16];
+const CODECS: [Codec; 3] = [Codec::Bf16, Codec::F16, Codec::Int8];
 
 /// Bytes of a message of `len` f32.
 fn wire_bytes(codec: Codec, len: usize) -> usize {
@@ -22,8 +22,10 @@ fn encoding(criterion: &mut Criterion) {
             let message = elements(DType::F32, len, 0);
             let mut room = vec![0; wire_bytes(codec, len)];
             suite.throughput(Throughput::Bytes(message.len() as u64));
-            suite.bench_function(format!("{codec} x {len}"), |bencher| {
-                bencher.iter(|| encode_at(codec, DType::F32, &mut room, &message, 0, 1.0));
+            each_isa(|isa| {
+                suite.bench_function(format!("{codec} x {len}, {isa}"), |bencher| {
+                    bencher.iter(|| encode_at(codec, DType::F32, &mut room, &message, 0, 1.0));
+                });
             });
         }
     }
@@ -41,10 +43,12 @@ fn decoding(criterion: &mut Criterion) {
             encode_at(codec, DType::F32, &mut wire, &source, 0, 1.0);
             let mut message = vec![0; source.len()];
             suite.throughput(Throughput::Bytes(message.len() as u64));
-            suite.bench_function(format!("{codec} x {len}"), |bencher| {
-                bencher.iter(|| {
-                    let mut state = Decoding::default();
-                    decode_at(codec, DType::F32, &mut message, &wire, 0, &mut state);
+            each_isa(|isa| {
+                suite.bench_function(format!("{codec} x {len}, {isa}"), |bencher| {
+                    bencher.iter(|| {
+                        let mut state = Decoding::default();
+                        decode_at(codec, DType::F32, &mut message, &wire, 0, &mut state);
+                    });
                 });
             });
         }
@@ -61,8 +65,10 @@ fn feedback(criterion: &mut Criterion) {
         let mut buf = elements(DType::F32, len, 0);
         let mut residual = vec![0.0; len];
         suite.throughput(Throughput::Bytes(buf.len() as u64));
-        suite.bench_function(format!("{codec} x {len}"), |bencher| {
-            bencher.iter(|| compensate(codec, &mut buf, &mut residual));
+        each_isa(|isa| {
+            suite.bench_function(format!("{codec} x {len}, {isa}"), |bencher| {
+                bencher.iter(|| compensate(codec, &mut buf, &mut residual));
+            });
         });
     }
     suite.finish();

@@ -1,9 +1,9 @@
-//! Arithmetic of the kernels: folds of 2, 4 and 8 inputs, combining two, conversions.
+//! Arithmetic of the kernels on every instruction set: folds of 2, 4 and 8 inputs, exact ones, combining two, conversions.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gaggle::{DType, Reduce};
-use gaggle_benches::{LENGTHS, elements, quick};
-use gaggle_kernels::{Source, Term, combine, convert, fold};
+use gaggle_benches::{LENGTHS, each_isa, elements, quick};
+use gaggle_kernels::{How, Source, Term, combine, convert, fold, fold_with};
 
 /// Throughput counts the bytes of all inputs.
 fn folds(criterion: &mut Criterion) {
@@ -33,11 +33,41 @@ fn folds(criterion: &mut Criterion) {
                     .collect();
                 let mut dst = vec![0; data[0].len()];
                 suite.throughput(Throughput::Bytes(inputs * dst.len() as u64));
-                suite.bench_function(format!("{dtype}, {inputs} inputs x {len}"), |bencher| {
-                    bencher.iter(|| fold(dtype, Reduce::Sum, &mut dst, &terms));
+                each_isa(|isa| {
+                    let name = format!("{dtype}, {inputs} inputs x {len}, {isa}");
+                    suite.bench_function(name, |bencher| {
+                        bencher.iter(|| fold(dtype, Reduce::Sum, &mut dst, &terms));
+                    });
                 });
             }
         }
+    }
+    suite.finish();
+}
+
+/// What `exact` costs. Throughput counts the bytes of all inputs.
+fn exact_folds(criterion: &mut Criterion) {
+    let mut suite = criterion.benchmark_group("exact fold");
+    quick(&mut suite);
+    let (inputs, len) = (4, LENGTHS[0]);
+    let how = How {
+        exact: true,
+        ..How::default()
+    };
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        let data: Vec<Vec<u8>> = (0..inputs).map(|i| elements(dtype, len, i)).collect();
+        let terms: Vec<Term<'_>> = data
+            .iter()
+            .map(|bytes| Term {
+                source: Source::Bytes { bytes, dtype },
+                weight: None,
+            })
+            .collect();
+        let mut dst = vec![0; data[0].len()];
+        suite.throughput(Throughput::Bytes(inputs * dst.len() as u64));
+        suite.bench_function(format!("{dtype}, {inputs} inputs x {len}"), |bencher| {
+            bencher.iter(|| fold_with(dtype, Reduce::Sum, &mut dst, &terms, how));
+        });
     }
     suite.finish();
 }
@@ -62,8 +92,10 @@ fn combines(criterion: &mut Criterion) {
             _ => elements(dtype, len, 1),
         };
         suite.throughput(Throughput::Bytes(dst.len() as u64));
-        suite.bench_function(format!("{dtype}, {reduce} x {len}"), |bencher| {
-            bencher.iter(|| combine(dtype, reduce, &mut dst, &incoming, false));
+        each_isa(|isa| {
+            suite.bench_function(format!("{dtype}, {reduce} x {len}, {isa}"), |bencher| {
+                bencher.iter(|| combine(dtype, reduce, &mut dst, &incoming, false));
+            });
         });
     }
     suite.finish();
@@ -84,12 +116,14 @@ fn conversions(criterion: &mut Criterion) {
         let src = elements(from, len, 0);
         let mut dst = vec![0; len * to.size()];
         suite.throughput(Throughput::Bytes(src.len().max(dst.len()) as u64));
-        suite.bench_function(format!("{from} to {to} x {len}"), |bencher| {
-            bencher.iter(|| convert(&mut dst, to, &src, from));
+        each_isa(|isa| {
+            suite.bench_function(format!("{from} to {to} x {len}, {isa}"), |bencher| {
+                bencher.iter(|| convert(&mut dst, to, &src, from));
+            });
         });
     }
     suite.finish();
 }
 
-criterion_group!(benches, folds, combines, conversions);
+criterion_group!(benches, folds, exact_folds, combines, conversions);
 criterion_main!(benches);

@@ -4,6 +4,7 @@
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use gaggle::{DType, Error, Group};
+use gaggle_kernels::Isa;
 use std::time::{Duration, Instant};
 
 /// One row: a world, a length, and what to call it.
@@ -57,6 +58,16 @@ pub fn quick(suite: &mut BenchmarkGroup<'_, WallTime>) {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(100))
         .measurement_time(Duration::from_millis(300));
+}
+
+/// Calls `f` for every instruction set that this machine has, with the kernels set to it.
+pub fn each_isa(mut f: impl FnMut(Isa)) {
+    for isa in Isa::ALL {
+        if Isa::force(Some(isa)) {
+            f(isa);
+        }
+    }
+    Isa::force(None);
 }
 
 /// The bytes of `len` elements of `dtype`: floats between -2 and 2 without zeroes and denormals, integers of all sizes, `true` and `false`; another row of them for another `seed`.
