@@ -412,7 +412,10 @@ pub enum OnMissing {
     /// It fails, and names who.
     #[default]
     Fail,
-    /// It completes without them: their weight moves to this rank's own value, [`Done::missing`] names them.
+    /// It completes without them, and [`Done::missing`] names them. For averages and gathers with known counts.
+    ///
+    /// An average takes a neighbour's values whole or not at all. In delta form the missing term is dropped; in sum form the receiver's weight of the missing value is added to the own value's (what the sender would have multiplied it with is not known, and counts as 1). In a gather the missing part is zeros.
+    /// A neighbour that only comes after the deadline is told that nobody waits for it; what becomes of its operation, its own policy says.
     Tolerate,
 }
 
@@ -553,7 +556,7 @@ pub struct Done {
     pub started: Duration,
     /// When its last step ended, on the engine's clock.
     pub finished: Duration,
-    /// Neighbours that a tolerant operation did without, as numbers in the group, ascending.
+    /// Neighbours that a tolerant operation did without, as numbers in the group, ascending: they have not given, or not taken, all that they were to.
     pub missing: Vec<Rank>,
     /// The counts that were discovered: of the parts in `io`, in their order.
     pub counts: Vec<u64>,

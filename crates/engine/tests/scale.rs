@@ -154,7 +154,7 @@ fn check(link: Link) {
             left.push(wave(engine, &groups, &meet, link));
         }
         // What is left is room in tables, and the second time it is used again.
-        assert!(left[1] < left[0] / 10 + (4 << 20), "{left:?}");
+        assert!(left[1] < left[0] / 2, "{left:?}");
     });
 }
 

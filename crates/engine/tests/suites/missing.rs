@@ -199,3 +199,35 @@ fn collectives_cannot_do_without_a_member() {
         group.barrier().unwrap();
     });
 }
+
+#[test]
+fn a_missing_part_of_a_gather_is_zeros() {
+    use gaggle_core::Counts;
+    with_one_gone(4, 2, drop, |group| {
+        let me = group.rank().0;
+        let others: Vec<Rank> = (0..4).filter(|r| *r != me).map(Rank).collect();
+        for t in 0..3u64 {
+            let len = |r: Rank| 1000 + u64::from(r.0);
+            let counts: Vec<u64> = others.iter().map(|r| len(*r)).collect();
+            let op = Op::new(Kind::NeighbourGather {
+                from: others.clone().into(),
+                to: others.clone().into(),
+                counts: Counts::known(&counts),
+                t,
+            });
+            let op = op.on_missing(OnMissing::Tolerate);
+            let x = vec![1.0 + me as f32; len(group.rank()) as usize];
+            let mut y = vec![9.0f32; counts.iter().sum::<u64>() as usize];
+            let done = group.run_into(&op, &x, &mut y).unwrap();
+            assert_eq!(done.missing, [Rank(2)]);
+            let want: Vec<f32> = others
+                .iter()
+                .flat_map(|r| {
+                    let value = if r.0 == 2 { 0.0 } else { 1.0 + r.0 as f32 };
+                    vec![value; len(*r) as usize]
+                })
+                .collect();
+            assert_eq!(y, want, "round {t}");
+        }
+    });
+}
