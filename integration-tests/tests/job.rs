@@ -123,13 +123,16 @@ fn different_calls_are_one_typed_error_on_every_rank() {
             "b",
             format!(
                 "[0, 1, 2, 3]: [0, 1] {}, [2, 3] {}",
-                all("direct", 1),
-                all("direct", 2)
+                all("recursive_doubling", 1),
+                all("recursive_doubling", 2)
             ),
         ),
         (
             "c",
-            format!("[1]: [0, 2, 3] {}, [1] barrier", all("direct", 1)),
+            format!(
+                "[1]: [0, 2, 3] {}, [1] barrier",
+                all("recursive_doubling", 1)
+            ),
         ),
     ];
     for (trial, want) in want {
