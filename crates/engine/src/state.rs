@@ -373,6 +373,11 @@ impl State {
         if op.tolerant && matches!(e, TransportError::Down { .. }) {
             return self.later.push_back(Later::Without(idx, serial, peer));
         }
+        if matches!(e, TransportError::Misuse { .. }) && matches!(op.status, Status::Asking { .. })
+        {
+            // What came for this receive was of another call, and has been refused; the verdict is on its way.
+            return self.dispute(idx);
+        }
         let name = op.descriptor.name();
         let error = match &e {
             TransportError::Down {
