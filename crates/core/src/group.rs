@@ -3,7 +3,7 @@
 use crate::{
     Borrowed, Cancel, Communicator, Counts, Done, Element, Error, Failed, Finished, Float, Form,
     Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round, Scope,
-    StableBuf, UserReduction, ViewMut, raw_scope,
+    StableBuf, UserReduction, ViewMut, raw::try_zeroed, raw_scope,
 };
 use std::{
     future::Future,
@@ -145,7 +145,7 @@ impl Group {
         } else {
             0
         };
-        let mut all = zeroed(n);
+        let mut all = room(n)?;
         let counts = Counts::known(counts);
         self.run_into(&Op::new(Kind::Gather { root, counts }), x, &mut all)?;
         Ok(all)
@@ -179,7 +179,7 @@ impl Group {
         counts: &[u64],
         root: Rank,
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(self.own(counts)?);
+        let mut y = room(self.own(counts)?)?;
         let counts = Counts::known(counts);
         self.run_into(&Op::new(Kind::Scatter { root, counts }), x, &mut y)?;
         Ok(y)
@@ -200,7 +200,13 @@ impl Group {
         let c = Counts::Equal;
         let op = Op::new(Kind::Scatter { root, counts: c });
         if self.rank() == root {
+            // The others go by what they are told.
             self.own(counts)?;
+            let all = total(counts)?;
+            if all != x.len() {
+                let what = format!("counts of {all} in all for {} elements", x.len());
+                return Err(Error::invalid("scatter", what));
+            }
             self.run_into(&op, counts, &mut own)?;
         } else {
             self.run_into(&op, &[] as &[u64], &mut own)?;
@@ -226,7 +232,7 @@ impl Group {
     /// # Errors
     /// See [`Cause`](crate::Cause).
     pub fn all_gather_v<T: Element>(&self, x: &[T], counts: &[u64]) -> Result<Vec<T>, Error> {
-        let mut all = zeroed(total(counts)?);
+        let mut all = room(total(counts)?)?;
         let op = Op::new(Kind::AllGather(Counts::known(counts)));
         self.run_into(&op, x, &mut all)?;
         Ok(all)
@@ -264,7 +270,7 @@ impl Group {
         counts: &[u64],
         _reduce: R,
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(self.own(counts)?);
+        let mut y = room(self.own(counts)?)?;
         let (reduce, counts) = (R::REDUCE, Counts::known(counts));
         self.run_into(&Op::new(Kind::ReduceScatter { reduce, counts }), x, &mut y)?;
         Ok(y)
@@ -289,7 +295,7 @@ impl Group {
         send: &[u64],
         recv: &[u64],
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(total(recv)?);
+        let mut y = room(total(recv)?)?;
         let (send, recv) = (Counts::known(send), Counts::known(recv));
         self.run_into(&Op::new(Kind::AllToAll { send, recv }), x, &mut y)?;
         Ok(y)
@@ -392,7 +398,7 @@ impl Group {
         counts: &[u64],
         t: u64,
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(total(counts)?);
+        let mut y = room(total(counts)?)?;
         let op = Op::new(Kind::NeighbourGather {
             from: from.into(),
             to: to.into(),
@@ -701,6 +707,12 @@ fn pair(partner: Rank, weight: f64) -> Round {
 
 fn zeroed<T: Element>(n: usize) -> Vec<T> {
     crate::raw::zeroed(n)
+}
+
+/// Zeros for as many elements as a list of counts says.
+fn room<T: Element>(n: usize) -> Result<Vec<T>, Error> {
+    let room = try_zeroed(n as u64);
+    room.ok_or_else(|| Error::invalid("counts", format!("no memory for {n} {}", T::DTYPE)))
 }
 
 fn total(counts: &[u64]) -> Result<usize, Error> {

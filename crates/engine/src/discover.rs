@@ -108,7 +108,7 @@ impl State {
                 // The others are on their way to it.
                 let id = data_id(first.id);
                 let blame = Blame::Other(error.to_string());
-                control_word(&mut self.later, Word::Failed(id, vec![], blame));
+                control_word(&mut self.later, Word::Failed(id, first.all_peers(), blame));
                 self.forget_data(id);
                 first.then = Some(then);
                 self.hand_back(Box::new(first), Err(error));
@@ -134,15 +134,16 @@ impl State {
         let (op, total) = with_counts(&then.op, first.group.rank, counts)?;
         let mut shape = then.memory.shape();
         shape.io = total;
+        // Before the plan, which grows with it: the number has come from others.
+        let output = Region::zeroed(shape.dtype, total).ok_or_else(|| {
+            let what = format!("no memory for the {total} {} that come", shape.dtype);
+            Error::invalid(name, what)
+        })?;
         let choice = choose(&op, &first.group, then.hosts.as_ref(), &shape, &self.config)?;
         let program = self
             .programs
             .find(&choice.request)
             .map_err(|e| crate::comm::plan_error(name, &e))?;
-        let output = Region::zeroed(shape.dtype, total).ok_or_else(|| {
-            let what = format!("no memory for the {total} {} that come", shape.dtype);
-            Error::invalid(name, what)
-        })?;
         Ok((choice, program, output))
     }
 
@@ -169,6 +170,7 @@ impl State {
             &first.group,
             then.memory.shape().dtype,
         );
+        self.after.extend(then.op.user.map(After::Release));
         let (_, empty, input) = then.memory.into_parts();
         self.after.extend(empty.map(After::Drop));
         let memory = match OpMemory::owned(Owned { input, io: output }) {

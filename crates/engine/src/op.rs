@@ -86,7 +86,7 @@ pub(crate) struct OpState {
     /// Weight slots.
     slots: Vec<u64>,
     /// The function of a user's reduction.
-    user: Option<UserReduction>,
+    pub(crate) user: Option<UserReduction>,
     /// What is wrong with its steps, once something is: none of them counts any more.
     pub(crate) broken: Option<Error>,
     /// Whose error feedback is used.

@@ -236,6 +236,16 @@ impl Persistent for Recurring {
     }
 
     fn into_memory(mut self: Box<Self>) -> Finished {
+        if self.is_running()
+            && let Err(error) = user::refuse_inside("into_memory")
+        {
+            // The run goes on without its handle.
+            return Finished {
+                io: None,
+                input: None,
+                result: Err(error),
+            };
+        }
         if self.idle.is_none() {
             let completion = &self.completion;
             self.shared.help_until(&|| completion.is_done());

@@ -383,6 +383,9 @@ impl Rebuilding {
 
     /// Whether there is an outcome. Moves nothing.
     pub fn is_over(&self) -> bool {
+        if user::inside() {
+            return false;
+        }
         let state = self.shared.state.lock();
         let attempt = state.rebuilds.attempts.get(&self.info.id);
         state.closed.is_some() || attempt.is_none_or(|a| a.open().is_none())
@@ -393,6 +396,9 @@ impl Rebuilding {
     /// # Errors
     /// [`Cause::Rebuild`]: the survivors are a minority, not all of them have come in time, or they have gone on without this rank.
     pub fn poll(&self) -> Option<Result<Group, Error>> {
+        if user::inside() {
+            return None;
+        }
         let outcome = self.outcome()?;
         Some(outcome.map(|comm| Group::new(comm as Arc<dyn Communicator>)))
     }

@@ -1,6 +1,7 @@
 //! What transports and the control plane report, and what the state makes of it.
 
 use crate::{
+    op::OpState,
     protocol::{Head, Progress, Word},
     state::{Late, Later, MAX_EARLY, State, control_word},
     trouble::FailedAt,
@@ -94,11 +95,17 @@ impl Sink for LinkSink<'_> {
             return Verdict::Refuse;
         };
         let state = &mut *self.state;
-        if state.is_over(&key.op) {
+        // Of an aborted group nothing will be called any more.
+        if state.is_over(&key.op) || state.poisoned.contains_key(&key.op.group) {
             return Verdict::Refuse;
         }
         match state.by_id.get(&key.op) {
             Some(&idx) => {
+                let without =
+                    |op: &OpState| op.group_rank(from).is_some_and(|r| op.without.contains(&r));
+                if state.ops[idx].as_deref().is_some_and(without) {
+                    return Verdict::Refuse;
+                }
                 if !state.agrees(idx, from, &head) {
                     return Verdict::Refuse;
                 }

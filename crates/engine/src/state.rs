@@ -22,7 +22,7 @@ use crate::{
 use gaggle_collectives::Action;
 use gaggle_core::{
     Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, OpKind,
-    Rank, Region, Transfer, Transport, TransportError, XferId,
+    Rank, Region, Transfer, Transport, TransportError, UserReduction, XferId,
 };
 use smallvec::SmallVec;
 use std::{
@@ -47,6 +47,8 @@ pub(crate) enum After {
     Wake(Waker),
     /// Memory that nobody asked back; its owner may do anything when it is dropped.
     Drop(Region),
+    /// A user's function, with whatever it has captured.
+    Release(UserReduction),
 }
 
 impl After {
@@ -54,6 +56,7 @@ impl After {
         match self {
             After::Wake(waker) => waker.wake(),
             After::Drop(region) => drop(region),
+            After::Release(function) => drop(function),
         }
     }
 }
@@ -138,6 +141,8 @@ pub(crate) const MAX_EARLY: usize = 4096;
 const ROOM: usize = 1024;
 /// Lists for early heads that are there from the start.
 const EARLY_LISTS: usize = 32;
+/// Shortest time in which others may answer.
+const MIN_GRACE: Duration = Duration::from_millis(1);
 /// Scratch buffers kept for reuse.
 const MAX_POOL: usize = 16;
 
@@ -145,9 +150,11 @@ impl State {
     pub(crate) fn new(
         me: Rank,
         world: u32,
-        config: EngineConfig,
+        mut config: EngineConfig,
         links: &[Box<dyn Transport>],
     ) -> State {
+        // A verdict that is due again at once would be due for ever.
+        config.grace = config.grace.max(MIN_GRACE);
         let mut route = vec![None; world as usize];
         // The first transport that reaches a rank is the fastest: the caller gives them in that order.
         for (i, link) in links.iter().enumerate().rev() {
@@ -552,6 +559,10 @@ impl State {
                 control_word(&mut self.later, word);
             }
         }
+        if !op.without.is_empty() {
+            // What has come of theirs all the same must not hold the link's credit.
+            self.later.push_back(Later::Forget(op.id));
+        }
         let mut op = op;
         op.clear_missing();
         op.finish();
@@ -590,6 +601,7 @@ impl State {
             let (waker, unwanted) = completion.set_again(op, result);
             self.after.extend(waker.map(After::Wake));
             if let Some((op, result)) = unwanted {
+                self.after.extend(op.user.map(After::Release));
                 let (io, input) = self.recycle(op.memory);
                 self.after.extend(io.map(After::Drop));
                 self.after.extend(input.map(After::Drop));
@@ -600,8 +612,10 @@ impl State {
             return;
         }
         let op = *op;
+        self.after.extend(op.user.map(After::Release));
         let (mut io, mut input) = self.recycle(op.memory);
         if let Some(then) = op.then {
+            self.after.extend(then.op.user.map(After::Release));
             // The memory was the engine's own, for counts; the caller's is that of what will not follow.
             (io, input) = self.recycle(then.memory);
         }

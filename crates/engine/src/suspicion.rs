@@ -313,6 +313,14 @@ impl State {
                     .push_back(Later::Fail(idx, op.serial, aborted(op, by, reason)));
             }
         }
+        // What has come early would hold the links' credit for ever.
+        let early = self.early.keys().filter(|id| id.group == group);
+        let stale: Vec<OpId> = early.copied().collect();
+        for id in stale {
+            let early = self.take_early(&id);
+            self.give_early(early);
+            self.later.push_back(Later::Forget(id));
+        }
     }
 
     pub(crate) fn abort_everywhere(&mut self, group: u64, reason: &str) {

@@ -6,6 +6,7 @@ mod exchanges;
 mod faults;
 mod feedback;
 mod groups;
+mod leftovers;
 mod missing;
 mod modes;
 mod pairwise;
