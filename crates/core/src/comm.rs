@@ -438,7 +438,7 @@ pub struct Op {
     pub codec: Codec,
     /// Whether the codec is used even where the cost model says that it costs more time than it saves; the same on every rank.
     pub codec_forced: bool,
-    /// Error feedback: what the codec loses of this tensor is kept and added next time; the same on every rank.
+    /// Error feedback: what the codec loses of this tensor is kept and added next time; the same on every rank. Where nothing is coded it changes nothing.
     pub feedback: Option<u64>,
     /// What is promised about the bits; the same on every rank.
     pub mode: Mode,
@@ -548,7 +548,7 @@ impl Op {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Done {
-    /// Σw of a mean, as all ranks know it; 0 means that nobody contributed and the buffer is unchanged.
+    /// Σw of a mean, as all ranks know it: 0 means that nobody contributed and the buffer is unchanged. Of other operations nothing is meant.
     pub weight: Weight,
     /// Payload bytes that this rank sent for it.
     pub bytes_sent: u64,
@@ -669,6 +669,7 @@ pub trait Communicator: Send + Sync {
     fn subgroup(&self, members: &[Rank], key: &str) -> Result<Arc<dyn Communicator>, Error>;
     /// A group of the members that are still there, agreed on by all of them, with a new epoch: call it on every survivor after a failure. It waits for them, at most `limit`, and names who has not come.
     ///
+    /// It ends this group: operations in flight, and later ones, end with [`Cause::Aborted`](crate::Cause::Aborted), whether or not the rebuilding succeeds.
     /// The lowest survivor proposes the record over the control plane. Survives the loss of any rank, also while it runs.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use crate::{
     Borrowed, Cancel, Communicator, Counts, Done, Element, Error, Failed, Finished, Float, Form,
-    Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region, Round, Scope,
-    StableBuf, UserReduction, ViewMut, raw::try_zeroed, raw_scope,
+    Kind, LinkStats, Op, OpKind, Owned, Pending, Persistent, Rank, Reduce, Reduction, Region,
+    Round, Scope, StableBuf, UserReduction, ViewMut, raw_scope,
 };
 use std::{
     future::Future,
@@ -121,11 +121,11 @@ impl Group {
     pub fn gather<T: Element>(&self, x: &[T], root: Rank) -> Result<Vec<T>, Error> {
         let counts = Counts::Equal;
         let n = if self.rank() == root {
-            x.len() * self.size()
+            x.len().saturating_mul(self.size())
         } else {
             0
         };
-        let mut all = zeroed(n);
+        let mut all = zeroed(OpKind::Gather, n)?;
         self.run_into(&Op::new(Kind::Gather { root, counts }), x, &mut all)?;
         Ok(all)
     }
@@ -145,7 +145,7 @@ impl Group {
         } else {
             0
         };
-        let mut all = room(n)?;
+        let mut all = zeroed(OpKind::Gather, n)?;
         let counts = Counts::known(counts);
         self.run_into(&Op::new(Kind::Gather { root, counts }), x, &mut all)?;
         Ok(all)
@@ -179,13 +179,13 @@ impl Group {
         counts: &[u64],
         root: Rank,
     ) -> Result<Vec<T>, Error> {
-        let mut y = room(self.own(counts)?)?;
+        let mut y = zeroed(OpKind::Scatter, self.own(counts)?)?;
         let counts = Counts::known(counts);
         self.run_into(&Op::new(Kind::Scatter { root, counts }), x, &mut y)?;
         Ok(y)
     }
 
-    /// As [`scatter_v`](Group::scatter_v), where the root alone knows the counts, and the others give none. Two operations, and a copy of `x`.
+    /// As [`scatter_v`](Group::scatter_v), where the root alone knows the counts, and the others give none. Three operations: the root tells each rank its count, all ranks tell each other, and the data follows.
     ///
     /// # Errors
     /// See [`Cause`](crate::Cause).
@@ -202,16 +202,16 @@ impl Group {
         if self.rank() == root {
             // The others go by what they are told.
             self.own(counts)?;
-            let all = total(counts)?;
-            if all != x.len() {
-                let what = format!("counts of {all} in all for {} elements", x.len());
-                return Err(Error::invalid("scatter", what));
+            let given = total(counts)?;
+            if given != x.len() {
+                let what = format!("{given} elements by the counts, {} given", x.len());
+                return Err(Error::invalid(op.kind.op_kind().name(), what));
             }
             self.run_into(&op, counts, &mut own)?;
         } else {
             self.run_into(&op, &[] as &[u64], &mut own)?;
         }
-        let mut all = zeroed::<u64>(self.size());
+        let mut all = zeroed::<u64>(OpKind::AllGather, self.size())?;
         all[self.rank().idx()] = own[0];
         self.run(&Op::new(Kind::AllGather(Counts::Equal)), &mut all)?;
         self.scatter_v(x, &all, root)
@@ -222,7 +222,7 @@ impl Group {
     /// # Errors
     /// See [`Cause`](crate::Cause).
     pub fn all_gather<T: Element>(&self, x: &[T]) -> Result<Vec<T>, Error> {
-        let mut all = zeroed(x.len() * self.size());
+        let mut all = zeroed(OpKind::AllGather, x.len().saturating_mul(self.size()))?;
         self.run_into(&Op::new(Kind::AllGather(Counts::Equal)), x, &mut all)?;
         Ok(all)
     }
@@ -232,7 +232,7 @@ impl Group {
     /// # Errors
     /// See [`Cause`](crate::Cause).
     pub fn all_gather_v<T: Element>(&self, x: &[T], counts: &[u64]) -> Result<Vec<T>, Error> {
-        let mut all = room(total(counts)?)?;
+        let mut all = zeroed(OpKind::AllGather, total(counts)?)?;
         let op = Op::new(Kind::AllGather(Counts::known(counts)));
         self.run_into(&op, x, &mut all)?;
         Ok(all)
@@ -270,7 +270,7 @@ impl Group {
         counts: &[u64],
         _reduce: R,
     ) -> Result<Vec<T>, Error> {
-        let mut y = room(self.own(counts)?)?;
+        let mut y = zeroed(OpKind::ReduceScatter, self.own(counts)?)?;
         let (reduce, counts) = (R::REDUCE, Counts::known(counts));
         self.run_into(&Op::new(Kind::ReduceScatter { reduce, counts }), x, &mut y)?;
         Ok(y)
@@ -295,7 +295,7 @@ impl Group {
         send: &[u64],
         recv: &[u64],
     ) -> Result<Vec<T>, Error> {
-        let mut y = room(total(recv)?)?;
+        let mut y = zeroed(OpKind::AllToAll, total(recv)?)?;
         let (send, recv) = (Counts::known(send), Counts::known(recv));
         self.run_into(&Op::new(Kind::AllToAll { send, recv }), x, &mut y)?;
         Ok(y)
@@ -358,7 +358,7 @@ impl Group {
         round: &Round,
         t: u64,
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(x.len());
+        let mut y = zeroed(OpKind::Mix, x.len())?;
         let round = round.clone();
         self.run_into(&Op::new(Kind::Mix { round, t }), x, &mut y)?;
         Ok(y)
@@ -375,7 +375,7 @@ impl Group {
         to: &[Rank],
         t: u64,
     ) -> Result<Vec<T>, Error> {
-        let mut y = zeroed(x.len() * from.len());
+        let mut y = zeroed(OpKind::NeighbourGather, x.len().saturating_mul(from.len()))?;
         let op = Op::new(Kind::NeighbourGather {
             from: from.into(),
             to: to.into(),
@@ -398,7 +398,7 @@ impl Group {
         counts: &[u64],
         t: u64,
     ) -> Result<Vec<T>, Error> {
-        let mut y = room(total(counts)?)?;
+        let mut y = zeroed(OpKind::NeighbourGather, total(counts)?)?;
         let op = Op::new(Kind::NeighbourGather {
             from: from.into(),
             to: to.into(),
@@ -578,6 +578,36 @@ impl Group {
         }
     }
 
+    /// Sets an operation up that is to run many times on the same memory, out of place.
+    ///
+    /// # Errors
+    /// The caller's mistakes; the memory comes back.
+    pub fn persistent_into<I: StableBuf, O: StableBuf<Elem = I::Elem>>(
+        &self,
+        op: Op,
+        x: I,
+        y: O,
+    ) -> Result<RecurringInto<I, O>, FailedInto<I, O>> {
+        let memory = Owned {
+            input: Some(Region::new(x)),
+            io: Region::new(y),
+        };
+        match self.0.persistent(op, memory) {
+            Ok(inner) => Ok(RecurringInto {
+                inner,
+                _buf: PhantomData,
+            }),
+            Err(f) => Err(FailedInto {
+                error: f
+                    .result
+                    .err()
+                    .unwrap_or_else(|| Error::internal("no reason given")),
+                input: f.input.and_then(Region::into_inner::<I>),
+                output: f.io.and_then(Region::into_inner::<O>),
+            }),
+        }
+    }
+
     /// An all-reduce on owned memory. Returns at once.
     pub fn start_all_reduce<B: StableBuf, R: Reduction<B::Elem>>(
         &self,
@@ -705,20 +735,17 @@ fn pair(partner: Rank, weight: f64) -> Round {
     }
 }
 
-fn zeroed<T: Element>(n: usize) -> Vec<T> {
-    crate::raw::zeroed(n)
-}
-
-/// Zeros for as many elements as a list of counts says.
-fn room<T: Element>(n: usize) -> Result<Vec<T>, Error> {
-    let room = try_zeroed(n as u64);
-    room.ok_or_else(|| Error::invalid("counts", format!("no memory for {n} {}", T::DTYPE)))
+/// The output of an operation, `n` elements; a typed error where there is no such memory, since counts may be anything.
+fn zeroed<T: Element>(op: OpKind, n: usize) -> Result<Vec<T>, Error> {
+    crate::raw::try_zeroed(n as u64).ok_or_else(|| {
+        let what = format!("there is no memory for an output of {n} {}", T::DTYPE);
+        Error::invalid(op.name(), what)
+    })
 }
 
 fn total(counts: &[u64]) -> Result<usize, Error> {
     let sum = counts.iter().try_fold(0u64, |n, c| n.checked_add(*c));
     sum.and_then(|n| usize::try_from(n).ok())
-        .filter(|n| *n <= isize::MAX as usize / 8)
         .ok_or_else(|| Error::invalid("counts", format!("{counts:?} add up to too much")))
 }
 
@@ -730,7 +757,6 @@ pub struct WorkInto<I, O> {
 }
 
 /// How an operation out of place failed: the error, and the memory where it came back.
-#[derive(Debug)]
 pub struct FailedInto<I, O> {
     /// What went wrong.
     pub error: Error,
@@ -738,6 +764,24 @@ pub struct FailedInto<I, O> {
     pub input: Option<I>,
     /// The output.
     pub output: Option<O>,
+}
+
+impl<I, O> std::fmt::Debug for FailedInto<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<I, O> std::fmt::Display for FailedInto<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<I, O> std::error::Error for FailedInto<I, O> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
 }
 
 impl<I, O> From<FailedInto<I, O>> for Error {
@@ -835,6 +879,14 @@ impl<B: StableBuf> Recurring<B> {
         self.inner.wait()
     }
 
+    /// As [`wait`](Recurring::wait), for a task: a future that blocks nobody. Dropped before its end, it leaves the run in flight.
+    ///
+    /// # Errors
+    /// See [`Cause`](crate::Cause).
+    pub async fn done(&mut self) -> Result<Done, Error> {
+        std::future::poll_fn(|cx| self.inner.poll(cx)).await
+    }
+
     /// Whether a run is in flight.
     pub fn is_running(&self) -> bool {
         self.inner.is_running()
@@ -851,6 +903,68 @@ impl<B: StableBuf> Recurring<B> {
             .into_memory()
             .io
             .and_then(Region::into_inner::<B>)
+    }
+}
+
+/// An operation out of place that was set up once and is started many times; see [`Group::persistent_into`].
+pub struct RecurringInto<I, O> {
+    inner: Box<dyn Persistent>,
+    _buf: PhantomData<fn() -> (I, O)>,
+}
+
+impl<I: StableBuf, O: StableBuf> RecurringInto<I, O> {
+    /// Starts it; the memory is out of reach until it is over.
+    ///
+    /// # Errors
+    /// It is in flight already, or cannot be started.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.inner.start(0)
+    }
+
+    /// Starts round `t` of a neighbour operation.
+    ///
+    /// # Errors
+    /// As `start`; rounds of a lane only grow.
+    pub fn start_round(&mut self, t: u64) -> Result<(), Error> {
+        self.inner.start(t)
+    }
+
+    /// Waits for the run that was started last.
+    ///
+    /// # Errors
+    /// See [`Cause`](crate::Cause).
+    pub fn wait(&mut self) -> Result<Done, Error> {
+        self.inner.wait()
+    }
+
+    /// As [`wait`](RecurringInto::wait), for a task: a future that blocks nobody. Dropped before its end, it leaves the run in flight.
+    ///
+    /// # Errors
+    /// See [`Cause`](crate::Cause).
+    pub async fn done(&mut self) -> Result<Done, Error> {
+        std::future::poll_fn(|cx| self.inner.poll(cx)).await
+    }
+
+    /// Whether a run is in flight.
+    pub fn is_running(&self) -> bool {
+        self.inner.is_running()
+    }
+
+    /// What is read; `None` while a run is in flight.
+    pub fn input(&mut self) -> Option<&mut [I::Elem]> {
+        self.inner.input()?.typed()
+    }
+
+    /// What is written; `None` while a run is in flight.
+    pub fn output(&mut self) -> Option<&mut [O::Elem]> {
+        self.inner.io()?.typed()
+    }
+
+    /// Waits for a run in flight, and gives input and output back; `None` where the backend cannot.
+    pub fn into_inner(self) -> Option<(I, O)> {
+        let f = self.inner.into_memory();
+        let input = f.input.and_then(Region::into_inner::<I>)?;
+        Some((input, f.io.and_then(Region::into_inner::<O>)?))
     }
 }
 

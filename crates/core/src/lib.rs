@@ -38,7 +38,7 @@ pub use descriptor::{Class, Descriptor, ModeBits, MsgKey, OpId, OpKind};
 pub use dtype::{Bits, Bool, Codec, DType, Element, Float, Int};
 pub use error::{Cause, Error, Failed};
 pub use event::Event;
-pub use group::{FailedInto, Group, Recurring, Work, WorkInto};
+pub use group::{FailedInto, Group, Recurring, RecurringInto, Work, WorkInto};
 pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstable, With};
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
 pub use raw_scope::{Scope, ScopedWork};

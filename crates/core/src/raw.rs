@@ -454,22 +454,24 @@ pub fn bytes_of_mut<T: Element>(s: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(s.as_mut_ptr().cast(), size_of_val(s)) }
 }
 
-/// `n` elements whose bytes are all 0: a value of every element type.
+/// `n` elements whose bytes are all 0: a value of every element type. For lengths that stand for memory that is there.
 pub fn zeroed<T: Element>(n: usize) -> Vec<T> {
     // SAFETY: every bit pattern is a value, the one of zeros too.
     let zero: T = unsafe { std::mem::zeroed() };
     vec![zero; n]
 }
 
-/// As [`zeroed`], for lengths that came from elsewhere; `None` where there is no such memory.
+/// As [`zeroed`], for lengths that may be anything; `None` where there is no such memory. Pages are the system's until they are written.
 pub fn try_zeroed<T: Element>(n: u64) -> Option<Vec<T>> {
     let n = usize::try_from(n).ok()?;
-    let mut v = Vec::new();
-    v.try_reserve_exact(n).ok()?;
-    // SAFETY: every bit pattern is a value, the one of zeros too.
-    let zero: T = unsafe { std::mem::zeroed() };
-    v.resize(n, zero);
-    Some(v)
+    let layout = std::alloc::Layout::array::<T>(n).ok()?;
+    if layout.size() == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the layout has a size.
+    let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+    // SAFETY: allocated just now by the global allocator with the layout of `n` elements, and every one of them is a value.
+    Some(unsafe { Vec::from_raw_parts(start.as_ptr().cast(), n, n) })
 }
 
 /// Bytes as elements, where address and length fit the type.

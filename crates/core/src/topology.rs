@@ -5,7 +5,7 @@ use crate::Rank;
 /// How a neighbour average is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// x + Σ w(xⱼ − x): exact on equal inputs, for rows that sum to one (theory: delta form avoids the drift of bias-corrected methods).
+    /// x + Σ w(xⱼ − x): exact on equal inputs, for rows that sum to one (theory: delta form avoids the drift of bias-corrected methods). [`Round::keep`] is what is left to one and is not read: rows with another sum need [`Form::Sum`].
     #[default]
     Delta,
     /// s·x + Σ a·(b·xⱼ): whatever the weights are.

@@ -20,6 +20,8 @@
 //!
 //! Each rank keeps a record of its last operations, which `gaggle trace` reads after a failure: see [`join`].
 //!
+//! What a group can do, and what works after which error, is told in `docs/collectives.md`.
+//!
 //! What lies where: [`topology`] has the graphs, [`optim`] the update rules, [`ddp`] buckets with overlap and the mixer that rules run on, [`collectives`] the plans behind it all, [`transport`] the links.
 
 #![forbid(unsafe_code)]
@@ -35,9 +37,9 @@ pub use local::{local, local_with};
 
 pub use gaggle_core::{
     Algorithm, Band, Bits, Bool, Bor, Bxor, Cancel, Cause, Codec, Counts, DType, Divisor, Done,
-    Element, Error, Failed, FailedInto, Float, Group, Int, Kind, Lane, LinkStats, Max, Mean, Min,
-    Mode, OnMissing, Op, Prod, Properties, Rank, Recurring, Reduce, Reduction, Round, Scope,
-    ScopedWork, StableBuf, Sum, UserReduction, Weight, Work, WorkInto,
+    Element, Error, Failed, FailedInto, Float, Form, Group, Int, Kind, Lane, LinkStats, Max, Mean,
+    Min, Mode, OnMissing, Op, Prod, Properties, Rank, Recurring, RecurringInto, Reduce, Reduction,
+    Round, Scope, ScopedWork, StableBuf, Sum, UserReduction, Weight, Work, WorkInto,
 };
 pub use gaggle_engine::{Engine, EngineConfig};
 
@@ -60,3 +62,8 @@ pub use gaggle_transport as transport;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Those of the page on collectives, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/collectives.md")]
+struct Collectives;

@@ -4,4 +4,5 @@
 
 mod join;
 mod local;
+mod newcomer;
 mod readme;
