@@ -67,6 +67,11 @@ What each rank is told, by its environment:
   RAYON_NUM_THREADS, OMP_NUM_THREADS
                                 CPUs divided by N, at least 1, so that ranks do not take each
                                 other's CPUs; left alone where you have set them
+What you may set, for ranks that call `gaggle::join()`:
+  GAGGLE_TIMEOUT                seconds until an operation names who has not come; 300
+  GAGGLE_ALGORITHMS             which plans are used, as all_reduce:0-32k=ring,32k-=direct
+  GAGGLE_TRACE, GAGGLE_TRACE_DIR
+                                `off`, or where recordings lie; see `gaggle trace --help`
 Standard input is empty for every rank.
 
 What is printed: each line of each rank, with its number in front: `[2] loss 0.41`.

@@ -40,7 +40,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<i32, Failure> {
     let named = env::var_os("GAGGLE_DEMO").filter(|path| !path.is_empty());
     let program = find(named, &me, env::var_os("PATH"));
     if wishes.help {
-        println!("{HELP}");
+        crate::print(&format!("{HELP}\n"));
         // The demo's own list goes below; without its program there is still something to read.
         let options = Command::new(program?)
             .arg("--help")

@@ -58,7 +58,7 @@ pub(crate) struct ExplainArgs {
     /// What is promised about the bits: default, ordered or exact
     #[arg(long, default_value = "default", value_parser = mode)]
     mode: Mode,
-    /// Algorithms to use whatever the cost model says: all_reduce:0-32k=ring,32k-=direct;broadcast:=pipelined
+    /// Algorithms to use whatever the cost model says, as in GAGGLE_ALGORITHMS: all_reduce:0-32k=ring,32k-=direct;broadcast:=pipelined
     #[arg(
         long,
         value_name = "RULES",

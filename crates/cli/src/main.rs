@@ -14,7 +14,7 @@ mod trace;
 use args::{Args, Task};
 use clap::Parser;
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         // Exit codes are 8 bits on this side of the system: 0..=255 by construction.
         Ok(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         Err(failure) => {
-            eprintln!("gaggle: {failure}");
+            complain(&format!("gaggle: {failure}"));
             ExitCode::from(failure.code())
         }
     }
@@ -49,8 +49,18 @@ fn main() -> ExitCode {
 
 /// Prints to standard output; whoever reads it may have had enough.
 fn print(text: &str) {
-    use io::Write;
     let mut out = io::stdout().lock();
     // A closed pipe is the reader's wish, and there is nowhere to say more.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints to standard error, whole lines. `eprintln!` would panic where nobody reads any more, and its exit code would hide ours.
+fn complain(text: &str) {
+    let end = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    // There is nowhere to say more.
+    let _ = write!(io::stderr().lock(), "{text}{end}");
 }

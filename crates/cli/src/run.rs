@@ -29,9 +29,9 @@ pub(crate) fn launch(job: Job, ranks: u32) -> Result<i32, Failure> {
     let outcome = meeting.invite(job).run()?;
     // Before the first cause, which is said last.
     if let Some(place) = trace::after_job(&meeting.job, outcome.code() != 0) {
-        eprintln!("{place}");
+        crate::complain(&place);
     }
-    eprint!("{outcome}");
+    crate::complain(&outcome.to_string());
     Ok(outcome.code())
 }
 

@@ -29,25 +29,25 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<i32, Failure> {
         error => Failure::Trace(error.to_string()),
     })?;
     if args.json {
-        println!("{:#}", json::report(&job));
+        crate::print(&format!("{:#}\n", json::report(&job)));
     } else {
-        print!("{}", report::report(&job));
+        crate::print(&report::report(&job).to_string());
     }
     for note in found.notes {
-        eprintln!("gaggle: {note}");
+        crate::complain(&format!("gaggle: {note}"));
     }
     match &args.output {
         Some(path) => {
             let text = timeline::timeline(&job).to_string();
             fs::write(path, text)
                 .map_err(|e| Failure::Trace(format!("cannot write {}: {e}", path.display())))?;
-            eprintln!(
+            crate::complain(&format!(
                 "gaggle: wrote {}; ui.perfetto.dev and chrome://tracing open it",
                 path.display()
-            );
+            ));
         }
         None if !args.json => {
-            println!("\n`gaggle trace -o FILE.json` writes a time line for Perfetto.");
+            crate::print("\n`gaggle trace -o FILE.json` writes a time line for Perfetto.\n");
         }
         None => {}
     }

@@ -361,3 +361,30 @@ fn what_cannot_be_told_is_said_clearly() {
         "{err}"
     );
 }
+
+/// `gaggle trace | head`: a reader that has had enough is no mistake of ours, and a failure keeps its exit code.
+#[test]
+fn nobody_has_to_read_to_the_end() {
+    let dir = TempDir::new().unwrap();
+    crash(dir.path(), "job", 1);
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    for (args, code) in [
+        (&[][..], 0),
+        (&["--json"], 0),
+        (&["-o", "/nowhere/at/all.json"], 1),
+    ] {
+        let status = Command::new(env!("CARGO_BIN_EXE_gaggle"))
+            .arg("trace")
+            .args(args)
+            .env("GAGGLE_TRACE_DIR", dir.path())
+            .stdout(closed())
+            .stderr(closed())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
