@@ -667,7 +667,7 @@ pub enum PlanError {
         codec: Codec,
     },
     /// A rank that is not in the group, oneself as a neighbour, or one named twice.
-    #[error("{what}: {rank} of {world}")]
+    #[error("{what}: {rank} of {world}{}", reason(what, *rank, *world))]
     BadRank {
         /// In which role.
         what: &'static str,
@@ -677,7 +677,7 @@ pub enum PlanError {
         world: u32,
     },
     /// A number that makes no plan.
-    #[error("{field} is {got}: {want}")]
+    #[error("{field} is {got}, wanted: {want}")]
     BadNumber {
         /// Which field of the request.
         field: &'static str,
@@ -686,4 +686,13 @@ pub enum PlanError {
         /// What it may be.
         want: &'static str,
     },
+}
+
+/// What is wrong with a rank in that role.
+fn reason(what: &str, rank: Rank, world: u32) -> &'static str {
+    match rank.0 < world {
+        false => ", which is not there: numbers begin at 0",
+        true if what.starts_with("member of no") => "",
+        true => ", which is one's own or named twice",
+    }
 }

@@ -345,7 +345,10 @@ impl Call<'_> {
         if rank.0 < self.world {
             Ok(())
         } else {
-            Err(self.wrong(format!("{what}: {rank} of {}", self.world)))
+            Err(self.wrong(format!(
+                "{what}: {rank} of {}, which is not there: numbers begin at 0",
+                self.world
+            )))
         }
     }
 

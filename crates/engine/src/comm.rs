@@ -241,15 +241,14 @@ pub(crate) fn unsupported(op: &str, what: &str) -> Error {
 }
 
 pub(crate) fn plan_error(name: &str, e: &PlanError) -> Error {
+    let text = e.to_string();
+    // The operation's name stands before the text.
+    let what = text.strip_prefix(name).map_or(&*text, str::trim_start);
     match e {
         PlanError::BadRank { .. } | PlanError::BadNumber { .. } | PlanError::BadCounts { .. } => {
-            Error::invalid(name, e.to_string())
+            Error::invalid(name, what)
         }
-        _ => Cause::Unsupported {
-            op: name.into(),
-            what: e.to_string(),
-        }
-        .into(),
+        _ => unsupported(name, what),
     }
 }
 

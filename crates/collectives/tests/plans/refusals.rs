@@ -89,13 +89,16 @@ fn ranks_that_do_not_exist() {
             4,
             10,
         ),
-        "root: rank 4 of 4",
+        "root: rank 4 of 4, which is not there: numbers begin at 0",
     );
     let req = Request {
         rank: Rank(9),
         ..request(Call::Barrier, 4, 0)
     };
-    check(&req, "rank: rank 9 of 4");
+    check(
+        &req,
+        "rank: rank 9 of 4, which is not there: numbers begin at 0",
+    );
     let mix = |from: &[u32], to: &[u32]| {
         let ranks = |r: &[u32]| r.iter().copied().map(Rank).collect();
         let call = Call::Mix {
@@ -106,9 +109,18 @@ fn ranks_that_do_not_exist() {
         };
         request(call, 4, 10)
     };
-    check(&mix(&[0], &[]), "in-neighbour: rank 0 of 4");
-    check(&mix(&[], &[1, 2, 1]), "out-neighbour: rank 1 of 4");
-    check(&mix(&[7], &[1]), "in-neighbour: rank 7 of 4");
+    check(
+        &mix(&[0], &[]),
+        "in-neighbour: rank 0 of 4, which is one's own or named twice",
+    );
+    check(
+        &mix(&[], &[1, 2, 1]),
+        "out-neighbour: rank 1 of 4, which is one's own or named twice",
+    );
+    check(
+        &mix(&[7], &[1]),
+        "in-neighbour: rank 7 of 4, which is not there: numbers begin at 0",
+    );
 }
 
 #[test]
@@ -118,13 +130,13 @@ fn numbers_that_make_no_plan() {
         slice: 0,
         ..base.clone()
     };
-    check(&no_slice, "slice is 0: at least 1");
+    check(&no_slice, "slice is 0, wanted: at least 1");
     let nobody = Request {
         world: 0,
         ..base.clone()
     };
-    check(&nobody, "world is 0: at least 1");
-    let too_many = "slice is 1: large enough for fewer than 2^32 steps and slots";
+    check(&nobody, "world is 0, wanted: at least 1");
+    let too_many = "slice is 1, wanted: large enough for fewer than 2^32 steps and slots";
     for algorithm in [
         Algorithm::Ring,
         Algorithm::Direct,
@@ -208,11 +220,11 @@ fn counts_that_do_not_fit() {
 fn peers_and_places_that_have_no_meaning() {
     check(
         &request(Call::Send { to: Rank(0) }, 2, 1),
-        "receiver: rank 0 of 2",
+        "receiver: rank 0 of 2, which is one's own or named twice",
     );
     check(
         &request(Call::Recv { from: Rank(7) }, 2, 1),
-        "sender: rank 7 of 2",
+        "sender: rank 7 of 2, which is not there: numbers begin at 0",
     );
     let gather = Call::NeighbourGather {
         from: vec![Rank(1)],
@@ -227,7 +239,7 @@ fn peers_and_places_that_have_no_meaning() {
         radix: 1,
         ..all_reduce(Reduce::Sum, Algorithm::Knomial, 4, 10)
     };
-    check(&radix, "radix is 1: at least 2");
+    check(&radix, "radix is 1, wanted: at least 2");
 }
 
 #[test]
@@ -247,20 +259,29 @@ fn machines_that_are_none() {
         )
     };
     let two: &[&[u32]] = &[&[0, 1], &[2, 3]];
-    check(&mix(two, &[0], &[]), "in-machine: rank 0 of 2");
-    check(&mix(two, &[1], &[1, 1]), "out-machine: rank 1 of 2");
-    check(&mix(two, &[2], &[]), "in-machine: rank 2 of 2");
+    check(
+        &mix(two, &[0], &[]),
+        "in-machine: rank 0 of 2, which is one's own or named twice",
+    );
+    check(
+        &mix(two, &[1], &[1, 1]),
+        "out-machine: rank 1 of 2, which is one's own or named twice",
+    );
+    check(
+        &mix(two, &[2], &[]),
+        "in-machine: rank 2 of 2, which is not there: numbers begin at 0",
+    );
     check(
         &mix(&[&[0, 1], &[2]], &[], &[]),
         "member of no machine: rank 3 of 4",
     );
     check(
         &mix(&[&[0, 1], &[2, 3, 1]], &[], &[]),
-        "member of a machine: rank 1 of 4",
+        "member of a machine: rank 1 of 4, which is one's own or named twice",
     );
     check(
         &mix(&[&[0, 1], &[2, 3, 4]], &[], &[]),
-        "member of a machine: rank 4 of 4",
+        "member of a machine: rank 4 of 4, which is not there: numbers begin at 0",
     );
     check(
         &mix(&[&[0], &[2, 3, 1]], &[], &[]),
