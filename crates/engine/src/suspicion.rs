@@ -62,20 +62,23 @@ impl State {
         let Status::Asking { .. } = op.status else {
             return;
         };
+        if time_is_up && let Some(peer) = op.suspect {
+            let error = self.left_error(op, peer);
+            return self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
+        let verdict = self.verdict(op, time_is_up);
+        if let Some(error) = verdict {
+            self.later.push_back(Later::Fail(idx, op.serial, error));
+        }
+    }
+
+    fn verdict(&self, op: &OpState, time_is_up: bool) -> Option<Error> {
         let answers = self.troubles.answers(&op.id);
         let asked: Vec<Rank> = match op.id.class {
             c if c.is_collective() => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
             _ => op.peers.clone(),
         };
-        if time_is_up && let Some(peer) = op.suspect {
-            let error = self.left_error(op, peer);
-            return self.later.push_back(Later::Fail(idx, op.serial, error));
-        }
-        let me = op.group.rank;
-        let verdict = judge(op, me, &asked, answers, time_is_up, self.now);
-        if let Some(error) = verdict {
-            self.later.push_back(Later::Fail(idx, op.serial, error));
-        }
+        judge(op, op.group.rank, &asked, answers, time_is_up, self.now)
     }
 
     pub(crate) fn blame_error(&self, op: &OpState, blame: &Blame) -> Error {
@@ -130,6 +133,13 @@ impl State {
 
     /// Somebody has left while something of its was missing: for the cause that it has named since, if it has.
     pub(crate) fn left_error(&self, op: &OpState, world_rank: Rank) -> Error {
+        if self.troubles.disputed(&op.id, &op.descriptor)
+            && let Some(error) = self.verdict(op, true)
+            && matches!(error.cause(), Cause::Mismatch { .. })
+        {
+            // It has left because of that.
+            return error;
+        }
         match &self.last_blame[world_rank.idx()] {
             Some((when, blame @ (Blame::Timeout(_) | Blame::Lost(..)))) if *when >= op.started => {
                 self.blame_error(op, blame)
@@ -220,7 +230,8 @@ impl State {
         let lane = self.lanes.get(&(id.group, id.lane));
         let group = lane.and_then(|lane| lane.group).unwrap_or(id.group);
         let known = self.late.entry(group).or_default();
-        if known.len() < MAX_LATE && known.iter().all(|(other, _)| *other != id) {
+        // Others may say so one after the other, and later than it has been fetched.
+        if known.len() < MAX_LATE && self.troubles.report(&id) {
             known.push_back((id, late));
         }
     }

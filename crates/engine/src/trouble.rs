@@ -35,8 +35,8 @@ pub(crate) struct Troubles {
     order: VecDeque<OpId>,
     failed: HashMap<OpId, Vec<FailedAt>>,
     failed_order: VecDeque<OpId>,
-    /// What is over here, and whether it went well.
-    recent: VecDeque<(Descriptor, bool)>,
+    /// What is over here, whether it went well, and whether it has been reported that it has not elsewhere.
+    recent: VecDeque<(Descriptor, bool, bool)>,
     nobody: Answers,
 }
 
@@ -130,19 +130,68 @@ impl Troubles {
         if self.recent.len() == MAX_RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((descriptor, well));
+        self.recent.push_back((descriptor, well, false));
     }
 
     /// What an operation was that is over here.
     pub(crate) fn recent(&self, id: &OpId) -> Option<Descriptor> {
         let mut recent = self.recent.iter().rev();
-        recent.find(|(d, _)| d.id == *id).map(|(d, _)| *d)
+        recent.find(|(d, ..)| d.id == *id).map(|(d, ..)| *d)
     }
 
     /// What an operation was that has gone well here.
     pub(crate) fn went_well(&self, id: &OpId) -> Option<Descriptor> {
         let mut recent = self.recent.iter().rev();
-        let (descriptor, well) = recent.find(|(d, _)| d.id == *id)?;
+        let (descriptor, well, _) = recent.find(|(d, ..)| d.id == *id)?;
         well.then_some(*descriptor)
+    }
+
+    /// Whether it has yet to be reported that an operation has not gone well elsewhere; it is taken to be now. What others say later of the same operation is no news.
+    pub(crate) fn report(&mut self, id: &OpId) -> bool {
+        let mut recent = self.recent.iter_mut().rev();
+        let found = recent.find(|(d, ..)| d.id == *id);
+        found.is_some_and(|(_, _, reported)| !std::mem::replace(reported, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaggle_core::{Algorithm, Class, Codec, DType, Divisor, ModeBits, OpKind, Reduce};
+
+    #[test]
+    fn what_others_say_of_one_operation_is_reported_once() {
+        let id = |seq| OpId {
+            group: 1,
+            lane: 0,
+            class: Class::Collective,
+            seq,
+        };
+        let descriptor = |seq| Descriptor {
+            id: id(seq),
+            incarnation: 0,
+            epoch: 0,
+            kind: OpKind::Reduce,
+            dtype: DType::F32,
+            reduce: Reduce::Sum,
+            count: 1,
+            root: Rank(0),
+            codec: Codec::None,
+            algorithm: Algorithm::Direct,
+            divisor: Divisor::Contributors,
+            mode: ModeBits::default(),
+            priority: 0,
+            slice: 1,
+            tables: 0,
+        };
+        let mut troubles = Troubles::default();
+        assert!(!troubles.report(&id(0)));
+        troubles.over(descriptor(0), true);
+        troubles.over(descriptor(1), true);
+        assert!(troubles.report(&id(0)));
+        assert!(!troubles.report(&id(0)));
+        assert!(troubles.report(&id(1)));
+        // It has gone well here all the same.
+        assert!(troubles.went_well(&id(0)).is_some());
     }
 }

@@ -40,6 +40,27 @@ fn without_grace_the_verdict_falls_at_the_deadline() {
     });
 }
 
+#[test]
+fn who_leaves_because_of_a_mismatch_is_not_what_went_wrong() {
+    let known = Barrier::new(2);
+    LINK.local(3, &config(), |_, group| {
+        let me = group.rank().0;
+        if me == 1 {
+            // Until then nobody knows what this rank calls.
+            known.wait();
+            return;
+        }
+        let timeout = Duration::from_millis(if me == 2 { 100 } else { 5000 });
+        let op = Op::new(Kind::AllReduce(Reduce::Sum)).within(timeout);
+        let mut x = vec![1.0f32; 3 + me as usize];
+        let e = group.run(&op, &mut x).unwrap_err();
+        assert!(matches!(e.cause(), Cause::Mismatch { .. }), "{e}");
+        if me == 0 {
+            known.wait();
+        }
+    });
+}
+
 /// Messages of the eager kind, which a link takes before their receive is known, go through with the receiver not there.
 fn link_has_credit(group: &Group, meet: &Barrier) {
     let len = 40_000;
