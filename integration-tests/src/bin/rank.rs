@@ -267,12 +267,9 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     let link = TcpTransport::new(rank, mesh.data, TcpConfig::default())?;
     let control = TcpControl::new(rank, world, mesh.control)?;
     let clock = Arc::new(core::SystemClock::new());
-    let engine = Engine::new(
-        vec![Box::new(link)],
-        Box::new(control),
-        clock,
-        EngineConfig::default(),
-    )?;
+    let mut config = EngineConfig::default();
+    config.hosts = Some(meeting.hosts()?.into());
+    let engine = Engine::new(vec![Box::new(link)], Box::new(control), clock, config)?;
     Ok((engine, client))
 }
 
