@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         slice: 128,
         codec: Codec::None,
         widen: false,
+        ..Request::default()
     });
     let plans: Vec<_> = promise.requests().iter().map(plan).collect::<Result<_, _>>()?;
     check(&plans, &promise)?;
