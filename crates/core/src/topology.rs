@@ -5,7 +5,7 @@ use crate::Rank;
 /// How a neighbour average is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// x + Σ w(xⱼ − x): exact on equal inputs, for rows that sum to one (theory: delta form avoids the drift of bias-corrected methods). [`Round::keep`] is what is left to one and is not read: rows with another sum need [`Form::Sum`].
+    /// x + Σ w(xⱼ − x): exact on equal inputs, for rows that sum to one (theory: delta form avoids the drift of bias-corrected methods). A row with another sum is computed in [`Form::Sum`], see [`Round::arithmetic`].
     #[default]
     Delta,
     /// s·x + Σ a·(b·xⱼ): whatever the weights are.
@@ -23,6 +23,26 @@ pub struct Round {
     pub keep: f64,
     /// The arithmetic.
     pub form: Form,
+}
+
+impl Round {
+    /// In which form the round is computed: as asked, but never in delta form where own weight and receiver's weights do not sum to one (to 10⁻⁶), since that form would not be the average that the weights describe.
+    ///
+    /// ```
+    /// use gaggle_core::{Form, Rank, Round};
+    ///
+    /// let mut round = Round { from: vec![(Rank(1), 0.75)], keep: 0.25, ..Round::default() };
+    /// assert_eq!(round.arithmetic(), Form::Delta);
+    /// round.keep = 0.5;
+    /// assert_eq!(round.arithmetic(), Form::Sum);
+    /// ```
+    pub fn arithmetic(&self) -> Form {
+        let sum = self.from.iter().fold(self.keep, |sum, (_, w)| sum + w);
+        match self.form {
+            Form::Delta if (sum - 1.0).abs() <= 1e-6 => Form::Delta,
+            _ => Form::Sum,
+        }
+    }
 }
 
 /// Who talks to whom, with what weight, in each round.

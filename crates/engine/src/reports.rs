@@ -3,12 +3,12 @@
 use crate::{
     op::OpState,
     protocol::{Head, Progress, Word},
-    state::{Late, Later, MAX_EARLY, State, control_word},
+    state::{Later, MAX_EARLY, State, control_word},
     trouble::FailedAt,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    ControlSink, Down, Inlet, MsgKey, OpKind, Outlet, Rank, Sink, TransportError, Verdict, XferId,
+    ControlSink, Down, Inlet, MsgKey, Outlet, Rank, Sink, TransportError, Verdict, XferId,
 };
 use std::time::Duration;
 
@@ -201,14 +201,9 @@ impl ControlSink for ControlView<'_> {
                         let mine = state.progress_of(&id);
                         control_word(&mut state.later, Word::Describe(id, mine));
                     }
-                    // Who only sends may be done before anybody could object.
-                    if let Some(mine) = state.troubles.went_well(&id)
-                        && (mine.kind.is_rooted() || mine.kind == OpKind::Message)
-                    {
+                    if let Some(mine) = state.troubles.went_well(&id) {
                         state.troubles.answer(id, from, progress);
-                        if state.troubles.disputed(&id, &mine) {
-                            state.report_late(id, Late::Disputed(mine));
-                        }
+                        state.late_dispute(mine);
                     }
                     return;
                 }

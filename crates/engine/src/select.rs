@@ -12,8 +12,8 @@ use gaggle_collectives::{
     select::{Question, Selection},
 };
 use gaggle_core::{
-    Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, Form, GroupInfo, Kind,
-    ModeBits, Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
+    Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, ModeBits,
+    Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
 };
 use std::sync::Arc;
 
@@ -449,7 +449,7 @@ impl Pick<'_> {
             |list: &[(Rank, f64)]| list.iter().map(|(r, _)| r.0).collect::<Vec<u32>>(),
         );
         let scaled = |round: &Round| round.to.iter().any(|(_, w)| *w != 1.0);
-        let form = |round: &Round| -> Form { round.form };
+        let form = |round: &Round| round.arithmetic();
         match &self.op.kind {
             Kind::AllReduce(reduce) => Call::AllReduce {
                 reduce: *reduce,

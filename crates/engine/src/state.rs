@@ -104,7 +104,7 @@ pub(crate) struct State {
     /// Ranks of the job for whose sake this rank's latest operation failed.
     pub(crate) gave_up_on: Vec<Rank>,
     /// What each rank last said was the cause of a failure, and when it came.
-    pub(crate) last_blame: Vec<Option<(Duration, Blame)>>,
+    pub(crate) last_blame: Vec<Option<(Duration, OpId, Blame)>>,
     pub(crate) ready: Ready,
     pub(crate) timers: Timers,
     pub(crate) later: VecDeque<Later>,
@@ -545,6 +545,8 @@ impl State {
         };
         self.flight.done(&op);
         self.troubles.over(op.descriptor, true);
+        // It needed nothing of those who call something else, and they have said so while it ran.
+        self.late_dispute(op.descriptor);
         self.gave_up_on.clear();
         if op.then.is_some() {
             return self.second_phase(*op);

@@ -8,7 +8,7 @@ use crate::{
     trouble::FailedAt,
     verdict::{aborted, concerns, judge, mismatch, names, pair_mismatch},
 };
-use gaggle_core::{Cause, Class, Down, Error, OpId, Rank};
+use gaggle_core::{Cause, Class, Descriptor, Down, Error, OpId, OpKind, Rank};
 
 impl State {
     /// Compares an operation with what a rank of the job sends for it. Where they differ, whatever follows from that has been set going.
@@ -141,7 +141,13 @@ impl State {
             return error;
         }
         match &self.last_blame[world_rank.idx()] {
-            Some((when, blame @ (Blame::Timeout(_) | Blame::Lost(..)))) if *when >= op.started => {
+            Some((when, _, blame @ (Blame::Timeout(_) | Blame::Lost(..))))
+                if *when >= op.started =>
+            {
+                self.blame_error(op, blame)
+            }
+            // Its word came sooner than those of the ranks that it has compared.
+            Some((_, id, blame @ Blame::Deviates(..))) if *id == op.id => {
                 self.blame_error(op, blame)
             }
             _ => self.gone_error(op, world_rank, &Down::Left),
@@ -203,7 +209,7 @@ impl State {
 
     pub(crate) fn failed_elsewhere(&mut self, id: OpId, word: FailedAt) {
         if let Some(last) = self.last_blame.get_mut(word.from.idx()) {
-            *last = Some((self.now, word.blame.clone()));
+            *last = Some((self.now, id, word.blame.clone()));
         }
         if let Some(&idx) = self.by_id.get(&id) {
             let Some(op) = self.ops[idx].as_deref().filter(|op| concerns(op, &word)) else {
@@ -233,6 +239,14 @@ impl State {
         // Others may say so one after the other, and later than it has been fetched.
         if known.len() < MAX_LATE && self.troubles.report(&id) {
             known.push_back((id, late));
+        }
+    }
+
+    /// Who only sends, or has all from those who call the same, may be done before anybody could object to an operation that has gone well here.
+    pub(crate) fn late_dispute(&mut self, mine: Descriptor) {
+        let early = mine.kind.is_rooted() || mine.kind == OpKind::Message;
+        if early && self.troubles.disputed(&mine.id, &mine) {
+            self.report_late(mine.id, Late::Disputed(mine));
         }
     }
 

@@ -122,9 +122,10 @@ impl Troubles {
         self.failed.remove(id).unwrap_or_default()
     }
 
-    /// An operation is over here.
+    /// An operation is over here. What others have said of it is kept only where it has gone well and somebody calls something else.
     pub(crate) fn over(&mut self, descriptor: Descriptor, well: bool) {
-        if self.entries.remove(&descriptor.id).is_some() {
+        let keep = well && self.disputed(&descriptor.id, &descriptor);
+        if !keep && self.entries.remove(&descriptor.id).is_some() {
             self.order.retain(|id| *id != descriptor.id);
         }
         if self.recent.len() == MAX_RECENT {

@@ -8,11 +8,12 @@ use crate::{
 use gaggle_core::{Cause, Descriptor, Error, OpId, Rank};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Whether an operation cannot succeed once it has failed elsewhere: a collective always; a neighbour round only where the rank where it failed has not sent this rank all that is its.
+/// Whether an operation cannot succeed once it has failed elsewhere: a collective always, save that each rank finds a mismatch itself; a neighbour round only where the rank where it failed has not sent this rank all that is its.
 pub(crate) fn concerns(op: &OpState, word: &FailedAt) -> bool {
     let me = op.world_rank(op.group.rank);
     let awaited = || op.awaited().iter().any(|r| op.world_rank(*r) == word.from);
-    op.id.class.is_collective()
+    let found_here = matches!(word.blame, Blame::Deviates(..)) && !op.is_pairwise();
+    op.id.class.is_collective() && !found_here
         || (op.descriptor.mode.counted && names(&word.blame, me))
         || (word.unserved.contains(&me) && awaited())
 }
@@ -49,7 +50,7 @@ pub(crate) fn aborted(op: &OpState, by: Rank, reason: &str) -> Error {
     .into()
 }
 
-/// What the others are told of a failure. A mismatch they find themselves; an abort they are told by its own word.
+/// What the others are told of a failure. An abort they are told by its own word.
 pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
     if op.inherited {
         // Whom an earlier operation blames is not to blame for this one.
@@ -69,7 +70,7 @@ pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
             deviating,
             versions,
             ..
-        } if !op.id.class.is_collective() || op.is_pairwise() => {
+        } => {
             let world = |ranks: &[Rank]| ranks.iter().map(|r| op.world_rank(*r)).collect();
             let versions = versions
                 .iter()
@@ -86,7 +87,7 @@ pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
             what.clone(),
             panic.clone(),
         )),
-        Cause::Mismatch { .. } | Cause::Aborted { .. } => None,
+        Cause::Aborted { .. } => None,
         other => Some(Blame::Other(other.to_string())),
     }
 }
