@@ -25,6 +25,16 @@ impl How {
     pub fn is_success(self) -> bool {
         self == How::Code(0)
     }
+
+    /// How surely it is a cause and no consequence: killed, then panicked, then an exit code of the program's own.
+    pub(crate) fn gravity(self) -> u8 {
+        const PANIC: i32 = 101;
+        match self {
+            How::Signal(_) => 2,
+            How::Code(PANIC) => 1,
+            How::Code(_) => 0,
+        }
+    }
 }
 
 impl fmt::Display for How {

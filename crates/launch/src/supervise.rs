@@ -40,6 +40,8 @@ const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 const STOP_GRACE: Duration = Duration::from_millis(500);
 /// How long to wait for the end of a stream after everybody in the process groups was killed: only a process that left its group can still hold one.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long the end of a rank that crashed may come after the ends of those that it dragged down.
+const MOMENT: Duration = Duration::from_millis(100);
 /// How often to ask whether somebody waits for a rank that ended without joining.
 const JOIN_TICK: Duration = Duration::from_millis(200);
 
@@ -311,23 +313,32 @@ impl<'a> Flock<'a> {
         if how.is_success() || self.phase != Phase::Working {
             return;
         }
-        self.cause = Some((rank, how, member.started.elapsed()));
-        // A rank that was killed drags others down within the same moment, and their ends may be told first.
-        while let Ok(event) = self.events.try_recv() {
-            match event {
-                Event::Ended(other, how) => {
-                    self.members[other.idx()].how = Some(how);
-                    let first_was_killed = matches!(self.cause, Some((_, How::Signal(_), _)));
-                    if matches!(how, How::Signal(_)) && !first_was_killed {
-                        let after = self.members[other.idx()].started.elapsed();
-                        self.cause = Some((other, how, after));
+        let mut cause = (rank, how, member.started.elapsed());
+        self.cause = Some(cause);
+        // A rank that crashed drags others down within the same moment: its connections close before the system tells its end, and the ends of those who saw that may be told first.
+        let until = Instant::now() + MOMENT;
+        while self.phase == Phase::Working
+            && !matches!(cause.1, How::Signal(_))
+            && self.members.iter().any(|m| m.how.is_none())
+        {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(Event::Ended(other, how)) => {
+                    let member = &mut self.members[other.idx()];
+                    member.how = Some(how);
+                    if how.gravity() > cause.1.gravity() {
+                        cause = (other, how, member.started.elapsed());
+                        self.cause = Some(cause);
                     }
                 }
-                Event::StreamClosed => self.open_streams -= 1,
-                Event::Signal(signal) => self.on_signal(signal),
+                Ok(Event::StreamClosed) => self.open_streams -= 1,
+                Ok(Event::Signal(signal)) => self.on_signal(signal),
+                Err(_) => break,
             }
         }
-        self.stop(self.job.grace);
+        if self.phase == Phase::Working {
+            self.stop(self.job.grace);
+        }
     }
 
     fn on_signal(&mut self, signal: i32) {

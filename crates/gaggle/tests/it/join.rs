@@ -15,6 +15,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 /// What a rank of [`child`] does.
@@ -159,10 +160,16 @@ fn answers_in(out: &str) -> Vec<String> {
         .collect()
 }
 
-/// A port that nobody has at this moment.
+/// A port that nobody has at this moment, and that the system gives to nobody who does not ask for it: other tests' connections take theirs from 32768 on.
 fn free_port() -> String {
-    let l = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    l.local_addr().unwrap().port().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (std::process::id().wrapping_mul(61).wrapping_add(n)) % 12_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port as u16)).is_ok() {
+            return port.to_string();
+        }
+    }
 }
 
 /// What torchrun says on one host.
