@@ -5,7 +5,9 @@
 mod common;
 
 use common::{Link, config};
-use gaggle_core::{Algorithm, Form, Group, Kind, Lane, Op, Rank, Recurring, Reduce, Round};
+use gaggle_core::{
+    Algorithm, Codec, Form, Group, Kind, Lane, Mode, Op, Rank, Recurring, Reduce, Round,
+};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::{
@@ -64,6 +66,18 @@ fn operations(group: &Group) -> Vec<Recurring<Vec<f32>>> {
         (sum(Reduce::Sum, Algorithm::Direct).urgent(3), 0),
         (mix.clone(), 10),
         (mix, 20_000),
+        (
+            sum(Reduce::Mean, Algorithm::Direct)
+                .coded_always(Codec::Int8)
+                .with_feedback(1),
+            20_000,
+        ),
+        (
+            sum(Reduce::Sum, Algorithm::Direct).in_mode(Mode::Exact),
+            5_000,
+        ),
+        (sum(Reduce::Max, Algorithm::HalvingDoubling), 20_000),
+        (Op::new(Kind::Broadcast { root: Rank(1) }), 20_000),
     ];
     (0u32..)
         .zip(ops)
@@ -119,9 +133,11 @@ fn check(link: Link) {
             );
         }
         assert_eq!(seen.last(), Some(&0), "{link:?}: {seen:?}");
-        let want = [3.0, 1.0, 3.0, 0.0, 1.0, 1.0];
+        let want = [3.0, 1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0];
         for (op, want) in ops.iter_mut().zip(want) {
-            assert!(op.elements().unwrap().iter().all(|x| *x == want));
+            // int8 steps are a little over 1/126.
+            let near = |x: &f32| (*x - want).abs() < 1e-3;
+            assert!(op.elements().unwrap().iter().all(near));
         }
     });
 }

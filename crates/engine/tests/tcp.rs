@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 mod common;
+#[path = "suites/sockets.rs"]
+mod sockets;
 mod suites;
 
 const LINK: common::Link = common::Link::Tcp;

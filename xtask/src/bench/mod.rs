@@ -60,6 +60,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     let chosen = choose(&all, args.name.as_deref())?;
+    if let Some(filter) = &args.filter
+        && chosen.iter().any(|b| b.sort == Sort::Program)
+    {
+        bail!(
+            "`{filter}` filters a suite's benchmarks; {} is a program, which has none",
+            chosen[0].name
+        );
+    }
     if args.smoke {
         return smoke(
             &workspace,

@@ -58,8 +58,13 @@ impl Figure {
         });
         if let Some(bytes) = self.bytes {
             value["bytes"] = json!(bytes);
-            if self.unit == "ns" && s.median > 0.0 {
-                value["bytes_per_s"] = json!(bytes as f64 * 1e9 / s.median);
+            let per_second = match self.unit.as_str() {
+                "ns" => 1e9,
+                "s" => 1.0,
+                _ => 0.0,
+            };
+            if per_second > 0.0 && s.median > 0.0 {
+                value["bytes_per_s"] = json!(bytes as f64 * per_second / s.median);
             }
         }
         value

@@ -82,7 +82,7 @@ fn pairs(rank: u32) -> Round {
     Round {
         from: from.iter().map(|r| (Rank(*r), 0.5)).collect(),
         to: to.iter().map(|r| (Rank(*r), 1.0)).collect(),
-        keep: 1.0,
+        keep: 1.0 - 0.5 * from.len() as f64,
         form: Form::Delta,
     }
 }
@@ -124,7 +124,7 @@ fn a_cancelled_neighbour_round_ends_for_those_who_wait_for_this_rank() {
 fn cancelling_and_aborting_leave_the_traffic_of_other_groups_alone() {
     const WORLD: u32 = 4;
     const LEN: usize = 200_000;
-    LINK.local(WORLD, &config(), |_, group| {
+    let ended = LINK.local(WORLD, &config(), |_, group| {
         let me = group.rank().0;
         let all: Vec<Rank> = (0..WORLD).map(Rank).collect();
         let other = group.subgroup(&all, "other").unwrap();
@@ -178,7 +178,12 @@ fn cancelling_and_aborting_leave_the_traffic_of_other_groups_alone() {
         }
         works_again(&other);
         works_again(&group);
+        ended.into_inner()
     });
+    assert!(
+        ended.iter().sum::<u32>() > 0,
+        "all of it was over before it was cancelled"
+    );
 }
 
 #[test]

@@ -53,6 +53,8 @@ fn trial_2_ordered_and_exact_sums() {
         for slice_bytes in [4, 256 * 1024] {
             let mut settings = config();
             settings.slice_bytes = slice_bytes;
+            // Two to a host: two-level algorithms take part.
+            settings.hosts = Some((0..world).map(|r| r / 2).collect());
             let results = LINK.local(world, &settings, |_, group| {
                 // The ranks beyond the fourth, and of a smaller world the last one, hold what is left.
                 let me = group.rank().idx();
@@ -88,7 +90,12 @@ fn trial_2_ordered_and_exact_sums() {
                     assert_eq!(split, first_split, "the ranks differ");
                 }
                 let [default, ordered, exact] = modes;
-                assert!(default.0.iter().filter(|(_, y)| y.is_some()).count() >= 3);
+                let ran = |all: &ByAlgorithm| all.iter().filter(|(_, y)| y.is_some()).count();
+                assert!(ran(&default.0) >= if world > 2 { 12 } else { 6 });
+                let in_two_levels = |(a, y): &(Algorithm, Option<Vec<f32>>)| {
+                    a.between_hosts().is_some() && y.is_some()
+                };
+                assert!(world == 2 || default.0.iter().any(in_two_levels));
                 let direct = |all: &ByAlgorithm| {
                     let found = all.iter().find(|(a, _)| *a == Algorithm::Direct);
                     found.and_then(|(_, y)| y.clone()).unwrap()
@@ -107,6 +114,31 @@ fn trial_2_ordered_and_exact_sums() {
                     assert_eq!(direct(&exact.0), vec![2.0; 12], "{world} ranks");
                 }
             }
+        }
+    }
+}
+
+/// Numbers whose sum depends on the order even in the wider type: f64 is folded in f64.
+#[test]
+fn ordered_sums_are_folded_from_rank_0_on() {
+    let of = |r: u32, i: usize| [1e16f64, 1.0, -1e16, 1.0, 3.0][(r as usize + i) % 5];
+    for world in [2u32, 3, 4, 5, 7, 8, 9] {
+        let want: Vec<f64> = (0..20)
+            .map(|i| (1..world).fold(of(0, i), |sum, r| sum + of(r, i)))
+            .collect();
+        for slice_bytes in [8, 256 * 1024] {
+            let mut settings = config();
+            settings.slice_bytes = slice_bytes;
+            LINK.local(world, &settings, |_, group| {
+                for bucket in [1, 2, 7, 20] {
+                    let mut x: Vec<f64> = (0..20).map(|i| of(group.rank().0, i)).collect();
+                    let op = Op::new(Kind::AllReduce(Reduce::Sum)).in_mode(Mode::Ordered);
+                    for part in x.chunks_mut(bucket) {
+                        group.run(&op, part).unwrap();
+                    }
+                    assert_eq!(x, want, "{world} ranks, buckets of {bucket}");
+                }
+            });
         }
     }
 }
@@ -506,7 +538,10 @@ fn neighbours_average_coded_values_and_keep_the_mean() {
 /// trials.md row 3, dense: Sum equals n × Mean on every path, whole or in pieces, also in a smaller group.
 #[test]
 fn trial_3_sum_is_n_times_mean_on_every_path() {
-    LINK.local(4, &config(), |_, group| {
+    let mut settings = config();
+    // Also two levels, on hosts of unequal size in the smaller group.
+    settings.hosts = Some([0, 0, 1, 1].into());
+    LINK.local(4, &settings, |_, group| {
         let three = (group.rank().0 < 3).then(|| {
             let members = [0, 1, 2].map(Rank);
             group.subgroup(&members, "three").unwrap()
@@ -520,10 +555,16 @@ fn trial_3_sum_is_n_times_mean_on_every_path() {
             let reduce = |r| Op::new(Kind::AllReduce(r));
             let mut want = x.clone();
             group.all_reduce(&mut want, Sum).unwrap();
-            for (a, y) in run(reduce(Reduce::Sum)) {
+            let (sums, means) = (run(reduce(Reduce::Sum)), run(reduce(Reduce::Mean)));
+            for all in [&sums, &means] {
+                let ran = || all.iter().filter(|(_, y)| y.is_some()).map(|(a, _)| a);
+                assert!(ran().count() >= 12, "{:?}", ran().collect::<Vec<_>>());
+                assert!(ran().any(|a| a.between_hosts().is_some()));
+            }
+            for (a, y) in sums {
                 assert!(y.is_none_or(|y| y == want), "sum by {a}");
             }
-            for (a, y) in run(reduce(Reduce::Mean)) {
+            for (a, y) in means {
                 let times = y.map(|y| y.iter().map(|v| v * n).collect::<Vec<f32>>());
                 assert!(times.is_none_or(|y| y == want), "mean by {a}");
             }
@@ -559,25 +600,20 @@ fn users_reductions_are_called_in_rank_order() {
     });
     let ends = user("ends", false, true, |a, b| (a & 0xffff_0000) | (b & 0xffff));
     let or = user("or", true, true, |a, b| a | b);
+    let by_hand: [fn(u32, u32) -> u32; 3] = [
+        |a, b| a.wrapping_mul(31).wrapping_add(b),
+        |a, b| (a & 0xffff_0000) | (b & 0xffff),
+        |a, b| a | b,
+    ];
     for world in WORLDS {
         for slice_bytes in [64, 256 * 1024] {
             let mut settings = config();
             settings.slice_bytes = slice_bytes;
             LINK.local(world, &settings, |_, group| {
-                for f in [&horner, &ends, &or] {
+                for (f, combine) in [&horner, &ends, &or].into_iter().zip(by_hand) {
                     for len in lengths(world).into_iter().chain([1031]) {
                         let value = |r: u32, i: usize| (r + 1) * 0x0001_0203 + i as u32 * 7;
                         let x: Vec<u32> = (0..len).map(|i| value(group.rank().0, i)).collect();
-                        let combine = |a: u32, b: u32| {
-                            let mut a = [a];
-                            let fits = f.combine().combine(
-                                gaggle_core::raw::bytes_of_mut(&mut a),
-                                gaggle_core::raw::bytes_of(&[b]),
-                                false,
-                            );
-                            assert!(fits);
-                            a[0]
-                        };
                         let want: Vec<u32> = (0..len)
                             .map(|i| (1..world).fold(value(0, i), |a, r| combine(a, value(r, i))))
                             .collect();

@@ -6,6 +6,10 @@ use gaggle_kernels::{
     How, Isa, MixTerm, combine, combine_weighted, compensate, convert, decode, divide, encode,
     fold, fold_with, mix, recode, scale, weigh,
 };
+use std::sync::{Mutex, PoisonError};
+
+/// What is forced holds for the whole process, and tests may be threads of one.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Every remainder of a vector's length in bytes, and around a tile.
 fn lengths() -> impl Iterator<Item = usize> {
@@ -14,6 +18,7 @@ fn lengths() -> impl Iterator<Item = usize> {
 
 /// Runs `f` on the baseline, and then on everything, aligned and not: `want` is the baseline's.
 fn on_all(what: &str, dst: &[u8], srcs: &[&[u8]], f: impl Fn(&mut [u8], &[&[u8]])) {
+    let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(Isa::force(Some(Isa::Baseline)));
     let mut want = dst.to_vec();
     f(&mut want, srcs);
@@ -144,6 +149,7 @@ fn conversions_and_codecs_have_equal_bits() {
 
 #[test]
 fn an_instruction_set_that_is_not_there_is_not_used() {
+    let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for isa in Isa::ALL {
         assert_eq!(isa.to_string().parse(), Ok(isa));
         assert_eq!(Isa::force(Some(isa)), isa.is_available());
