@@ -49,8 +49,8 @@ pub use reduce::{
 pub use store::Store;
 pub use topology::{Form, MixingFacts, Round, Topology};
 pub use transport::{
-    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, Sink, Transfer, Transport,
-    TransportError, Verdict, Wake, XferId,
+    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory, Sink,
+    Transfer, Transport, TransportError, Verdict, Wake, XferId,
 };
 
 use std::fmt;

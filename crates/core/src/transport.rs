@@ -4,7 +4,7 @@
 //! It keeps no memory of the engine's between calls, with one exception that is a promise of the engine's: a [`Loan`].
 
 use crate::{Loan, MsgKey, OpId, Rank};
-use std::{sync::Arc, time::Duration};
+use std::{ptr::NonNull, sync::Arc, time::Duration};
 
 /// A transfer's number, unique within one transport for its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -316,6 +316,24 @@ impl LinkStats {
     }
 }
 
+/// Memory that the ranks of one host have mapped of each other: each rank's heap, whole.
+///
+/// A place is a position in a rank's heap; what it means in another process only [`reach`](SharedMemory::reach) knows.
+/// Peers write to shared memory whenever the protocol lets them and, when one of them fails, at any moment: whoever reads it through these addresses makes no reference to it while an operation is under way.
+pub trait SharedMemory: Send + Sync {
+    /// World ranks whose heaps are mapped here, ascending, `me` among them.
+    fn ranks(&self) -> &[Rank];
+    /// Where these bytes lie in this rank's own heap; `None` for ordinary memory.
+    fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64>;
+    /// Where, in this process, `bytes` at a place of a rank's heap are; `None` where that heap is not mapped or does not have them.
+    fn reach(&self, rank: Rank, place: u64, bytes: usize) -> Option<NonNull<u8>>;
+    /// Takes the pages of these bytes of this rank's own heap out of what is shared: same address, same content, out of reach for all others, for good. Called before memory is handed back whose operation has failed, so that no straggler writes to it.
+    ///
+    /// # Errors
+    /// The system gives no memory; then nothing has changed, and the memory must not be handed back.
+    fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String>;
+}
+
 /// One rank's links to the others.
 ///
 /// Messages are matched by key on each directed link; they may overtake each other.
@@ -355,4 +373,8 @@ pub trait Transport: Send + Sync {
     fn leave(&self, limit: Duration);
     /// What has gone over the links so far.
     fn stats(&self) -> LinkStats;
+    /// The memory that this rank and its peers have mapped of each other, where the link has any.
+    fn shared(&self) -> Option<Arc<dyn SharedMemory>> {
+        None
+    }
 }
