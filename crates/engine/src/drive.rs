@@ -22,6 +22,10 @@ const BUDGET: usize = 1 << 20;
 const MAX_TURNS: usize = 64;
 /// Times that one `drive` takes the lock again for what came meanwhile.
 const MAX_DRIVES: usize = 16;
+/// How long the engine's thread keeps its eyes closed while a waiting caller does its work: the caller sees what comes sooner, and a thread that wakes for the same message only takes the processor away from it.
+const NAP: Duration = Duration::from_micros(500);
+/// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
+const WORDS_EVERY: u32 = 8;
 /// Longest sleep where no timer is set.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -49,6 +53,12 @@ pub(crate) struct Bell {
     thread_until: AtomicU64,
     /// A waiting caller sleeps in `poll`, where only the pipe reaches it.
     helper_polls: AtomicBool,
+    /// Waiting callers that are awake and make progress.
+    helpers: AtomicUsize,
+    /// The engine's thread leaves all to them, and sleeps where only the pipe reaches it.
+    napping: AtomicBool,
+    /// Whether operations were under way when the state was last let go.
+    busy: AtomicBool,
     /// Something came while another thread held the state.
     note: AtomicBool,
     closing: AtomicBool,
@@ -83,6 +93,9 @@ impl Bell {
             sleepers: AtomicUsize::new(0),
             thread_until: AtomicU64::new(0),
             helper_polls: AtomicBool::new(false),
+            helpers: AtomicUsize::new(0),
+            napping: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             note: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             #[cfg(unix)]
@@ -126,6 +139,24 @@ impl Bell {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// A waiting caller is awake from now on.
+    fn help(&self) -> Helping<'_> {
+        self.helpers.fetch_add(1, Ordering::SeqCst);
+        Helping(self)
+    }
+
+    fn is_helped(&self) -> bool {
+        self.helpers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Opens the thread's eyes again, where a caller goes and leaves it something to do.
+    fn end_nap(&self) {
+        // SeqCst with `nap`: either the napping thread is seen here, or it sees that nobody helps any more.
+        if !self.is_helped() && self.napping.load(Ordering::SeqCst) {
+            self.poke_thread();
+        }
+    }
+
     fn poke_thread(&self) {
         #[cfg(unix)]
         if let Some(pipe) = &self.pipe
@@ -134,6 +165,26 @@ impl Bell {
             // A full pipe wakes just as well.
             let _ = rustix::io::write(&pipe.write, &[1]);
         }
+    }
+
+    /// Sleeps until somebody pokes, at most `limit`.
+    fn wait_for_poke(&self, limit: Duration) {
+        #[cfg(unix)]
+        if let Some(pipe) = &self.pipe {
+            use rustix::event::{PollFd, PollFlags, poll};
+            let timeout = rustix::event::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            // An interrupted or failed poll is an early wake-up.
+            let _ = poll(
+                &mut [PollFd::new(&pipe.read, PollFlags::IN)],
+                Some(&timeout),
+            );
+            return self.drain();
+        }
+        let seen = self.rings();
+        self.sleep(seen, limit);
     }
 
     #[cfg(unix)]
@@ -159,15 +210,30 @@ impl Wake for Bell {
         self.note.store(true, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.ring();
-        } else {
+        } else if !self.is_helped() {
             self.poke_thread();
         }
+        // A caller that helps comes upon it, or sees the note when it goes.
+    }
+}
+
+/// A waiting caller that is awake.
+struct Helping<'a>(&'a Bell);
+
+impl Drop for Helping<'_> {
+    fn drop(&mut self) {
+        self.0.helpers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Shared {
     /// Makes what progress can be made. Returns how many things happened; `None`: another thread is at it and will take care.
     pub(crate) fn drive(&self) -> Option<u64> {
+        self.drive_with(true)
+    }
+
+    /// As [`Shared::drive`]; `words`: whether the control plane is looked at.
+    fn drive_with(&self, words: bool) -> Option<u64> {
         let mut total = 0;
         for _ in 0..MAX_DRIVES {
             let Some(mut state) = self.state.try_lock() else {
@@ -176,7 +242,7 @@ impl Shared {
                 return None;
             };
             self.bell.note.store(false, Ordering::SeqCst);
-            total += self.drive_locked(&mut state);
+            total += self.guarded(&mut state, |state| self.turns(state, words));
             self.let_go(state);
             if !self.bell.note.load(Ordering::SeqCst) {
                 return Some(total);
@@ -196,6 +262,10 @@ impl Shared {
                 .next_timeout()
                 .is_some_and(|t| nanos(t) < self.bell.thread_until.load(Ordering::SeqCst));
         let more = !state.ready.is_empty();
+        // Relaxed: whoever has just let go reads it, and others' operations are others' to look after.
+        self.bell
+            .busy
+            .store(!state.by_id.is_empty(), Ordering::Relaxed);
         drop(state);
         if more {
             // Its turn is over, its work is not: somebody comes back to it.
@@ -209,10 +279,6 @@ impl Shared {
         for after in after {
             after.run();
         }
-    }
-
-    fn drive_locked(&self, state: &mut State) -> u64 {
-        self.guarded(state, |state| self.turns(state))
     }
 
     /// Runs a piece of the engine; a panic of ours ends its operations and hands their memory back.
@@ -229,7 +295,7 @@ impl Shared {
         }
     }
 
-    fn turns(&self, state: &mut State) -> u64 {
+    fn turns(&self, state: &mut State, words: bool) -> u64 {
         let mut total = 0;
         for _ in 0..MAX_TURNS {
             state.set_now(self.clock.now());
@@ -244,7 +310,9 @@ impl Shared {
                 );
                 n += self.settle(state);
             }
-            n += self.control.poll(&mut ControlView(state));
+            if words {
+                n += self.control.poll(&mut ControlView(state));
+            }
             n += state.tick();
             n += self.settle(state);
             total += n;
@@ -328,11 +396,25 @@ impl Shared {
         }
     }
 
+    /// The engine's thread sleeps while callers do its work: for a moment, or until one of them goes and leaves it something to do.
+    fn nap(&self) {
+        self.bell.napping.store(true, Ordering::SeqCst);
+        // SeqCst with `end_nap`.
+        if self.bell.is_helped() {
+            self.bell.wait_for_poke(NAP);
+        }
+        self.bell.napping.store(false, Ordering::SeqCst);
+    }
+
     /// The body of the engine's thread.
     pub(crate) fn serve(&self) {
         // What the lock keeps for a thread that waits is made at its first wait: now, not in the middle of the work.
         self.bell.sleep(self.bell.rings(), Duration::ZERO);
         while !self.bell.closing.load(Ordering::SeqCst) {
+            if self.bell.is_helped() {
+                self.nap();
+                continue;
+            }
             if self.drive().is_none() {
                 // Somebody else is at it; they come back to the note.
                 std::thread::yield_now();
@@ -346,9 +428,13 @@ impl Shared {
     /// Helps until `done`, and sleeps where there is nothing to help with.
     pub(crate) fn help_until(&self, done: &dyn Fn() -> bool) {
         let backoff = Backoff::new();
+        let mut helping = self.bell.help();
+        let mut looks = 0u32;
         while !done() {
             let seen = self.bell.rings();
-            let moved = self.drive().is_some_and(|n| n > 0);
+            looks = looks.wrapping_add(1);
+            let words = looks.is_multiple_of(WORDS_EVERY);
+            let moved = self.drive_with(words).is_some_and(|n| n > 0);
             if done() {
                 break;
             }
@@ -356,24 +442,34 @@ impl Shared {
                 backoff.reset();
             } else if !backoff.is_completed() && !self.crowded {
                 backoff.snooze();
-            } else if !self.has_thread
-                && let Some(_turn) = self.polling.try_lock()
-            {
-                self.bell.helper_polls.store(true, Ordering::SeqCst);
-                if !done() {
-                    self.sleep(self.sleep_limit(LONGEST));
-                }
-                self.bell.helper_polls.store(false, Ordering::SeqCst);
             } else {
-                // The thread sleeps until the next timer that it knew of; this one may be sooner.
-                self.bell
-                    .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
+                drop(helping);
+                if !self.has_thread
+                    && let Some(_turn) = self.polling.try_lock()
+                {
+                    self.bell.helper_polls.store(true, Ordering::SeqCst);
+                    if !done() {
+                        self.sleep(self.sleep_limit(LONGEST));
+                    }
+                    self.bell.helper_polls.store(false, Ordering::SeqCst);
+                } else {
+                    self.bell.end_nap();
+                    // The thread sleeps until the next timer that it knew of; this one may be sooner.
+                    self.bell
+                        .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
+                }
+                helping = self.bell.help();
+                // What woke it may be a word.
+                looks = u32::MAX;
             }
         }
+        drop(helping);
         self.bell.pass_on();
         if !self.has_thread {
             // The place at the poll is free: another waiter may take it.
             self.bell.ring();
+        } else if self.bell.busy.load(Ordering::Relaxed) {
+            self.bell.end_nap();
         }
     }
 }
