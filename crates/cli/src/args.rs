@@ -2,6 +2,7 @@
 
 use crate::explain::ExplainArgs;
 use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
+use gaggle_transport::interfaces::Wish;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// Trains one model with many processes: all-reduce, or with nobody in charge.
@@ -46,6 +47,9 @@ pub(crate) struct RunArgs {
     /// How long the other ranks have to stop once one has failed, before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) grace: Duration,
+    /// By which addresses ranks reach each other: interfaces, patterns, addresses and networks with commas between them; what follows ^ or ! is excluded
+    #[arg(long, value_name = "WISH", value_parser = wish)]
+    pub(crate) interface: Option<Wish>,
     /// The program to start, found in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
@@ -70,6 +74,7 @@ What each rank is told, by its environment:
 What you may set, for ranks that call `gaggle::join()`:
   GAGGLE_TIMEOUT                seconds until an operation names who has not come; 300
   GAGGLE_ALGORITHMS             which plans are used, as all_reduce:0-32k=ring,32k-=direct
+  GAGGLE_INTERFACE              as --interface: eth0 or eth*,10.0.0.0/8,^docker*; loopback
   GAGGLE_TRACE, GAGGLE_TRACE_DIR
                                 `off`, or where recordings lie; see `gaggle trace --help`
 Standard input is empty for every rank.
@@ -159,6 +164,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(grace) if grace <= Duration::from_secs(3600) => Ok(grace),
         _ => Err("give a number of seconds from 0 to 3600".into()),
     }
+}
+
+fn wish(text: &str) -> Result<Wish, String> {
+    text.parse()
+        .map_err(|e: gaggle_transport::interfaces::InterfaceError| e.to_string())
 }
 
 #[cfg(test)]

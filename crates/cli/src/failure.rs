@@ -17,6 +17,9 @@ pub(crate) enum Failure {
         /// What came of it.
         why: String,
     },
+    /// No address of this machine is what was asked for.
+    #[error("--interface: {0}")]
+    Interface(String),
     /// The demo's program is not there.
     #[error(
         "cannot find the demo's program `gaggle-demo`: it is neither next to {} nor in PATH.\n\
@@ -52,7 +55,7 @@ impl Failure {
             },
             Failure::NoDemo { .. } | Failure::NoSuchDemo(_) => 127,
             Failure::Trace(_) => 1,
-            Failure::Usage(_) | Failure::Explain(_) => 2,
+            Failure::Usage(_) | Failure::Explain(_) | Failure::Interface(_) => 2,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }
     }

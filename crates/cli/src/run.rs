@@ -4,11 +4,12 @@ use crate::{args::RunArgs, failure::Failure, trace};
 use gaggle_launch::{Job, Joined};
 use gaggle_transport::{
     auth::{Credentials, Secret},
+    interfaces::{Wish, interfaces},
     store::{StoreConfig, StoreServer},
 };
 use std::{
     ffi::OsString,
-    net::{Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener},
     sync::Arc,
 };
 
@@ -17,10 +18,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32, Failure> {
         Some((program, rest)) => (program.clone(), rest.to_vec()),
         None => (OsString::new(), Vec::new()),
     };
-    launch(
-        Job::new(args.ranks, program).args(rest).grace(args.grace),
-        args.ranks,
-    )
+    let mut job = Job::new(args.ranks, program).args(rest).grace(args.grace);
+    if let Some(wish) = &args.interface {
+        check(wish)?;
+        job = job.env("GAGGLE_INTERFACE", wish.to_string());
+    }
+    launch(job, args.ranks)
+}
+
+/// Whether this machine has an address that the ranks will be able to choose: better said once, before they start, than by each of them.
+fn check(wish: &Wish) -> Result<(), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::Interface(e.to_string());
+    let there = interfaces().map_err(|e| failed(&e))?;
+    wish.choose(&there, (Ipv4Addr::LOCALHOST, 0).into())
+        .map_err(|e| failed(&e))?;
+    Ok(())
 }
 
 /// Runs a job with a store of its own, says how it ended, and returns the exit code.
@@ -60,17 +72,19 @@ impl Meeting {
             epoch: 0,
             secret: secret.clone(),
         };
-        let server = StoreServer::bind(
-            (Ipv4Addr::LOCALHOST, 0).into(),
-            &credentials,
-            StoreConfig::new(ranks),
-        );
+        let at =
+            |ip: IpAddr| StoreServer::bind((ip, 0).into(), &credentials, StoreConfig::new(ranks));
+        // There are machines without IPv4; what they say of it is of no use where they have no IPv6 either.
+        let server = at(Ipv4Addr::LOCALHOST.into())
+            .or_else(|e| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| e));
         let server = server.map_err(|e| failed("open the store in which the ranks meet")(&e))?;
+        let master_port =
+            free_port(server.addr().ip()).map_err(|e| failed("find a free port")(&e))?;
         Ok(Meeting {
             server: Arc::new(server),
             secret,
             job,
-            master_port: free_port().map_err(|e| failed("find a free port")(&e))?,
+            master_port,
         })
     }
 
@@ -82,13 +96,13 @@ impl Meeting {
             .env("GAGGLE_JOB", &self.job)
             // A launcher above this one may have said otherwise.
             .env("TORCHELASTIC_RESTART_COUNT", "0")
-            .master("127.0.0.1", self.master_port)
+            .master(self.server.addr().ip().to_string(), self.master_port)
             .joined(joined)
     }
 }
 
 /// A port that is free now. Programs that meet by other means listen on it themselves, so it cannot be kept for them; ranks of gaggle do not use it.
-fn free_port() -> std::io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+fn free_port(ip: IpAddr) -> std::io::Result<u16> {
+    let listener = TcpListener::bind((ip, 0))?;
     Ok(listener.local_addr()?.port())
 }

@@ -15,6 +15,7 @@ fn gaggle(args: &[&str]) -> Command {
     command
         .args(args)
         .env_remove("GAGGLE_DEMO")
+        .env_remove("GAGGLE_INTERFACE")
         .env_remove("GAGGLE_TIMEOUT");
     command
 }
@@ -62,6 +63,20 @@ fn help_and_version_go_to_stdout() {
     }
     let (out, _) = check(&mut gaggle(&["--version"]), 0);
     assert_eq!(out.trim(), format!("gaggle {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn an_interface_is_passed_on_or_told_before_anything_starts() {
+    let script = "echo at $GAGGLE_INTERFACE";
+    let run = |wish: &str| gaggle(&["run", "-n", "1", "--interface", wish, "sh", "-c", script]);
+    let (out, _) = check(&mut run("lo,127.0.0.0/8,^eth*"), 0);
+    assert!(out.contains("at lo,127.0.0.0/8,^eth*"), "{out}");
+    let (out, err) = check(&mut run("no-such-0"), 2);
+    assert_eq!(out, "");
+    let want = "gaggle: --interface: no interface matches 'no-such-0': there are ";
+    assert!(err.starts_with(want) && err.contains("127.0.0.1"), "{err}");
+    let (_, err) = check(&mut run("10.0.0.0/99"), 2);
+    assert!(err.contains("'10.0.0.0/99' is not a network"), "{err}");
 }
 
 #[test]

@@ -2,7 +2,11 @@
 
 use gaggle_collectives::select::Overrides;
 use gaggle_core::{Error, Rank};
-use std::time::Duration;
+use gaggle_transport::interfaces::Wish;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 /// The variables that say which rank this is.
 pub(crate) const LOOKED_FOR: &str = "RANK and WORLD_SIZE";
@@ -42,6 +46,14 @@ pub(crate) enum Meeting {
 }
 
 impl Meeting {
+    /// Where a client of this host connects, should the store be at another port.
+    pub(crate) fn at_port(&self, port: u16) -> String {
+        match self {
+            Meeting::Store(addr) => addr.clone(),
+            Meeting::Served { host, .. } => SocketAddr::new(loopback(host), port).to_string(),
+        }
+    }
+
     /// Where a client connects.
     pub(crate) fn addr(&self) -> String {
         match self {
@@ -50,10 +62,18 @@ impl Meeting {
                 one_host: true,
                 port,
                 ..
-            } => format!("127.0.0.1:{port}"),
+            } => self.at_port(*port),
             Meeting::Served { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
             Meeting::Served { host, port, .. } => format!("{host}:{port}"),
         }
+    }
+}
+
+/// Where ranks of one host meet: on loopback, in the family of what they were told.
+pub(crate) fn loopback(host: &str) -> IpAddr {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(ip)) if ip.is_loopback() => Ipv6Addr::LOCALHOST.into(),
+        _ => Ipv4Addr::LOCALHOST.into(),
     }
 }
 
@@ -94,6 +114,17 @@ pub(crate) fn algorithms(var: Lookup<'_>) -> Result<Option<Overrides>, Error> {
     match text.parse() {
         Ok(overrides) => Ok(Some(overrides)),
         Err(e) => Err(invalid(format!("GAGGLE_ALGORITHMS is {text:?}: {e}"))),
+    }
+}
+
+/// By which of its addresses others are to reach this rank.
+pub(crate) fn interface(var: Lookup<'_>) -> Result<Option<Wish>, Error> {
+    let Some(text) = var("GAGGLE_INTERFACE").filter(|text| !text.trim().is_empty()) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(wish) => Ok(Some(wish)),
+        Err(e) => Err(invalid(format!("GAGGLE_INTERFACE: {e}"))),
     }
 }
 
@@ -186,10 +217,7 @@ fn meeting(var: Lookup<'_>, world: u32) -> Result<Meeting, Error> {
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn secret(var: Lookup<'_>, meeting: &Meeting, job: &str) -> Result<SecretSource, Error> {
@@ -314,6 +342,37 @@ mod tests {
             m.secret,
             SecretSource::Private("gaggle-a_b_c-29501.secret".into())
         );
+    }
+
+    #[test]
+    fn ranks_of_one_host_meet_in_the_family_of_their_master() {
+        for (host, addr) in [
+            ("localhost", "127.0.0.1:29501"),
+            ("127.0.0.9", "127.0.0.1:29501"),
+            ("::1", "[::1]:29501"),
+            ("[::1]", "[::1]:29501"),
+            ("fd00::7", "127.0.0.1:29501"),
+        ] {
+            let mut vars = TORCH.to_vec();
+            vars[3].1 = host;
+            assert_eq!(member(&vars).meeting.addr(), addr, "{host}");
+        }
+        let mut vars = TORCH.to_vec();
+        vars.remove(2);
+        vars[2].1 = "::1";
+        let m = member(&vars);
+        assert!(matches!(m.secret, SecretSource::Private(_)), "{m:?}");
+    }
+
+    #[test]
+    fn the_wish_for_an_interface_is_read_or_refused() {
+        let read = |text: &str| interface(&|_| Some(text.to_string()));
+        let wish = read("eth*,^docker*").unwrap().map(|w| w.to_string());
+        assert_eq!(wish.as_deref(), Some("eth*,^docker*"));
+        assert_eq!(read(" ").unwrap(), None);
+        assert_eq!(interface(&|_| None).unwrap(), None);
+        let e = read("10.0.0.0/40").unwrap_err().to_string();
+        assert!(e.contains("GAGGLE_INTERFACE: '10.0.0.0/40'"), "{e}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use gaggle_engine::Engine;
 use gaggle_transport::{
     auth::{Credentials, Secret, deadline_in},
     control::TcpControl,
+    interfaces::{Wish, interfaces},
     rendezvous::Rendezvous,
     store::{StoreClient, StoreConfig, StoreServer},
     tcp::{TcpConfig, TcpTransport},
@@ -38,10 +39,13 @@ use std::{
 ///
 /// `GAGGLE_ALGORITHMS` says which plans are taken whatever the cost model finds, as in `all_reduce:0-32k=recursive_doubling,32k-=direct`; the same on every rank.
 ///
+/// `GAGGLE_INTERFACE` says by which of this host's addresses others are to reach this rank: interfaces, patterns, addresses and networks with commas between them, what follows `^` or `!` excluded, as in `eth*,10.0.0.0/8,^docker*`; see [`Wish`](gaggle_transport::interfaces::Wish).
+/// Without it that is the address by which the rank reaches the store. It may differ between ranks.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
-/// A variable makes no sense: [`Cause::Invalid`] names it. The store does not answer: [`Cause::Store`]. Ranks are missing: [`Cause::Rendezvous`] names them.
+/// A variable makes no sense, or no interface is what it asks for: [`Cause::Invalid`] names it. The store does not answer: [`Cause::Store`]. Ranks are missing: [`Cause::Rendezvous`] names them.
 pub fn join() -> Result<Job, Error> {
     join_with(EngineConfig::default())
 }
@@ -78,7 +82,7 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
                 linger: Duration::ZERO,
             })
         }
-        Place::Member(member) => meet(&member, config),
+        Place::Member(member) => meet(&member, config, env::interface(&var)?),
     }
 }
 
@@ -149,7 +153,7 @@ impl Drop for Job {
     }
 }
 
-fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
+fn meet(member: &Member, config: EngineConfig, wish: Option<Wish>) -> Result<Job, Error> {
     let deadline = deadline_in(config.timeout);
     let linger = config.timeout;
     let hosts = member.rank == Rank(0);
@@ -188,14 +192,14 @@ fn meet(member: &Member, config: EngineConfig) -> Result<Job, Error> {
                 let port = host.addr().port();
                 let path = secret::private_path(name);
                 private = Some(PrivateFile::create(path, &secret, port)?);
-                addr = format!("127.0.0.1:{port}");
+                addr = host.addr().to_string();
             }
             let creds = credentials(member, secret);
             let store = StoreClient::connect(addr, &creds, member.rank, left(deadline))?;
             (store, creds)
         }
     };
-    let engine = connect(member, &store, &creds, config, deadline)?;
+    let engine = connect(member, &store, &creds, (config, wish), deadline)?;
     if let Some(recording) = Recording::begin(1) {
         let run = recording::run_of(&store, member.epoch);
         let about = recording::about(&member.job, member.world, member.rank, run);
@@ -232,12 +236,13 @@ fn serve(
     secret: &Secret,
 ) -> Result<StoreServer, Error> {
     let listener = if one_host {
-        let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+        let ip = env::loopback(host);
+        let usual = TcpListener::bind((ip, port));
         // MASTER_PORT + 1 is a guess, and a connection of the launcher's own may have it. The private file tells the others where to look instead.
         let free = matches!(member.secret, SecretSource::Private(_))
             && std::env::var_os("GAGGLE_PORT").is_none();
         usual.or_else(|e| match e.kind() {
-            std::io::ErrorKind::AddrInUse if free => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)),
+            std::io::ErrorKind::AddrInUse if free => TcpListener::bind((ip, 0)),
             _ => Err(e),
         })
     } else {
@@ -277,7 +282,7 @@ fn find_store(
             Ok((secret, port)) => {
                 let creds = credentials(member, secret);
                 let limit = left(deadline).min(ATTEMPT);
-                let addr = format!("127.0.0.1:{port}");
+                let addr = member.meeting.at_port(port);
                 match StoreClient::connect(addr, &creds, member.rank, limit) {
                     Ok(store) => return Ok((store, creds)),
                     Err(e) => e,
@@ -302,13 +307,16 @@ fn connect(
     member: &Member,
     store: &StoreClient,
     creds: &Credentials,
-    config: EngineConfig,
+    (config, wish): (EngineConfig, Option<Wish>),
     deadline: Instant,
 ) -> Result<Engine, Error> {
     if member.world == 1 {
         return local::alone(config);
     }
-    let meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
+    let mut meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
+    if let Some(wish) = wish {
+        meeting.at = address(&wish, store.local_addr())?;
+    }
     let mesh = meeting.connect()?;
     let mut config = config;
     if config.hosts.is_none() {
@@ -333,4 +341,17 @@ fn connect(
         Arc::new(SystemClock::new()),
         config,
     )
+}
+
+/// Which of this host's addresses `wish` chooses, where others would come to `usual` without it.
+fn address(wish: &Wish, usual: SocketAddr) -> Result<Option<SocketAddr>, Error> {
+    let failed = |what: String| Error::invalid("join", format!("GAGGLE_INTERFACE: {what}"));
+    let there = interfaces().map_err(|e| failed(format!("cannot list the interfaces: {e}")))?;
+    let at = wish
+        .choose(&there, usual)
+        .map_err(|e| failed(e.to_string()))?;
+    if let Some(at) = at {
+        tracing::debug!("{wish} chooses the address {}", at.ip());
+    }
+    Ok(at)
 }

@@ -5,6 +5,7 @@ pub mod contract;
 pub mod control;
 pub mod frame;
 pub mod inproc;
+pub mod interfaces;
 mod pieces;
 pub mod rendezvous;
 pub mod sim;

@@ -2,6 +2,7 @@
 //!
 //! Every rank publishes in the store the address of the socket by which it reached the store, then a listening port at that address, and connects to all ranks below it; ranks above it connect to it.
 //! A rank that reached the store over a loopback address is on the store's host: others, who reached the store by a routed address, use that one for it, so that no loopback address is ever used by a remote peer.
+//! A rank that has chosen an address ([`Rendezvous::at`], see [`crate::interfaces`]) publishes that instead, listens there and calls from there; a loopback address is refused then where ranks are on several hosts.
 //! Every connection proves itself by [`crate::auth`] first; strangers on the port are turned away within two seconds and do not disturb.
 //! The listener is closed once the mesh is complete.
 //!
@@ -13,6 +14,7 @@ use crate::{
         gate::{Gate, GateLimits, Guest},
     },
     control::neighbours,
+    interfaces::is_link_local,
     store::{StoreClient, connect_one},
 };
 use gaggle_core::{Cause, Error, Rank, Store, name_ranks};
@@ -54,6 +56,30 @@ fn host_key() -> Vec<u8> {
     }
 }
 
+/// Where a rank is reached.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    ip: IpAddr,
+    /// By its own wish, and not because the store was reached from there.
+    chosen: bool,
+}
+
+impl Place {
+    fn encode(self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.chosen)];
+        bytes.extend(self.ip.to_string().bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Place> {
+        let (chosen, ip) = bytes.split_first()?;
+        Some(Place {
+            ip: std::str::from_utf8(ip).ok()?.parse().ok()?,
+            chosen: *chosen == 1,
+        })
+    }
+}
+
 /// A connection to make: what for, and with whom.
 type Link = (Purpose, Rank);
 
@@ -69,6 +95,8 @@ pub struct Rendezvous<'a> {
     pub store: &'a dyn Store,
     /// This side's address of the socket that reached the store.
     pub local: SocketAddr,
+    /// This host's address at which others are to reach this rank, with the scope that a link-local one needs; its port does not matter. `None`: `local`, by which the store was reached.
+    pub at: Option<SocketAddr>,
     /// The store's address as this rank reached it.
     pub store_addr: SocketAddr,
     /// For everything together.
@@ -99,6 +127,7 @@ impl<'a> Rendezvous<'a> {
             creds,
             store: client,
             local: client.local_addr(),
+            at: None,
             store_addr: client.peer_addr(),
             timeout,
         }
@@ -119,11 +148,12 @@ impl<'a> Rendezvous<'a> {
             return Ok(Mesh::default());
         }
         let deadline = auth::deadline_in(self.timeout);
-        let ips = self.exchange_ips(deadline)?;
+        let places = self.exchange_places(deadline)?;
+        self.check_loopbacks(&places, deadline)?;
         let listener = self
-            .listen(&ips)
-            .map_err(|e| self.failed(format!("cannot listen at {}: {e}", self.local.ip())))?;
-        self.meet(listener, &ips, deadline)
+            .listen(&places)
+            .map_err(|e| self.failed(format!("cannot listen at {}: {e}", self.place().ip)))?;
+        self.meet(listener, &places, deadline)
     }
 
     /// The host of every rank as a number, the same list on all of them: ranks share one where boot and network namespace are the same. Hosts are numbered in the order in which ranks name them.
@@ -131,9 +161,12 @@ impl<'a> Rendezvous<'a> {
     /// # Errors
     /// [`Cause::Rendezvous`] names the ranks that have not said so in time; [`Cause::Store`] if the store is lost.
     pub fn hosts(&self) -> Result<Vec<u32>, Error> {
-        let deadline = auth::deadline_in(self.timeout);
-        self.store.set(&self.key("host", self.rank), &host_key())?;
-        let keys = self.gather("host", deadline, |value| Some(value.to_vec()))?;
+        self.hosts_as("host", auth::deadline_in(self.timeout))
+    }
+
+    fn hosts_as(&self, what: &str, deadline: Instant) -> Result<Vec<u32>, Error> {
+        self.store.set(&self.key(what, self.rank), &host_key())?;
+        let keys = self.gather(what, deadline, |value| Some(value.to_vec()))?;
         let first = |key: &Vec<u8>| keys.iter().position(|k| k == key).unwrap_or(0);
         let firsts: Vec<usize> = keys.iter().map(first).collect();
         let mut hosts = firsts.clone();
@@ -156,39 +189,64 @@ impl<'a> Rendezvous<'a> {
         format!("gaggle/rendezvous/{}/{what}/{}", self.creds.epoch, rank.0)
     }
 
+    /// The address of this rank, of its own choice or as the store was reached.
+    fn own(&self) -> SocketAddr {
+        self.at.unwrap_or(self.local)
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            ip: self.own().ip().to_canonical(),
+            chosen: self.at.is_some(),
+        }
+    }
+
     /// Publishes where this rank is, and learns where the others are.
-    fn exchange_ips(&self, deadline: Instant) -> Result<Vec<IpAddr>, Error> {
+    fn exchange_places(&self, deadline: Instant) -> Result<Vec<Place>, Error> {
         let mut token = [0; 16];
         OsRng
             .try_fill_bytes(&mut token)
             .map_err(|e| self.failed(format!("no randomness: {e}")))?;
-        let ip = self.local.ip().to_canonical();
         let mut mine = token.to_vec();
-        mine.extend(ip.to_string().bytes());
+        mine.extend(self.place().encode());
         let held = self
             .store
             .compare_and_set(&self.key("ip", self.rank), None, &mine)?;
+        let parse = |value: &[u8]| Place::decode(value.get(token.len()..)?);
         if held != mine {
+            let from = parse(&held).map_or("an unknown address".into(), |p| p.ip.to_string());
             return Err(self.failed(format!(
-                "another process has joined as {} already, from {}",
-                self.rank,
-                String::from_utf8_lossy(held.get(token.len()..).unwrap_or_default())
+                "another process has joined as {} already, from {from}",
+                self.rank
             )));
         }
-        self.gather("ip", deadline, |value| {
-            let text = std::str::from_utf8(value.get(token.len()..)?).ok()?;
-            text.parse().ok()
-        })
+        self.gather("ip", deadline, parse)
     }
 
-    fn gather_addrs(&self, ips: &[IpAddr], deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+    /// A loopback address that a rank has chosen is no place to reach it from another host. Everybody decides from the same list.
+    fn check_loopbacks(&self, places: &[Place], deadline: Instant) -> Result<(), Error> {
+        let Some(at) = places.iter().position(|p| p.chosen && p.ip.is_loopback()) else {
+            return Ok(());
+        };
+        let hosts = self.hosts_as("place", deadline)?;
+        let Some(far) = hosts.iter().position(|host| *host != hosts[at]) else {
+            return Ok(());
+        };
+        Err(self.failed(format!(
+            "rank {at} is to be reached at the loopback address {}, and rank {far} is on another host: choose an interface that other hosts reach",
+            places[at].ip
+        )))
+    }
+
+    fn gather_addrs(&self, places: &[Place], deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
         let ports = self.gather("port", deadline, |value| {
             Some(u16::from_le_bytes(value.try_into().ok()?))
         })?;
-        ips.iter()
+        places
+            .iter()
             .zip(ports)
             .zip(0..)
-            .map(|((ip, port), rank)| self.reach(Rank(rank), *ip, port))
+            .map(|((place, port), rank)| self.reach(Rank(rank), *place, port))
             .collect()
     }
 
@@ -228,40 +286,67 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
-    fn listen(&self, ips: &[IpAddr]) -> io::Result<TcpListener> {
-        let ip = self.local.ip().to_canonical();
-        if ip.is_loopback() && ips.iter().any(|other| !other.is_loopback()) {
+    fn listen(&self, places: &[Place]) -> io::Result<TcpListener> {
+        let Place { ip, chosen } = self.place();
+        if !chosen && ip.is_loopback() && places.iter().any(|other| !other.ip.is_loopback()) {
             // Remote ranks reach this one by the store's routed address.
             return TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
                 .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
         }
-        TcpListener::bind(self.scoped(ip, 0))
+        match self.own() {
+            SocketAddr::V6(own) if is_link_local(ip) => {
+                TcpListener::bind(SocketAddrV6::new(*own.ip(), 0, 0, own.scope_id()))
+            }
+            _ => TcpListener::bind(SocketAddr::new(ip, 0)),
+        }
     }
 
-    /// How this rank reaches `rank`, which has published `ip`.
-    fn reach(&self, rank: Rank, ip: IpAddr, port: u16) -> Result<SocketAddr, Error> {
-        let mine = self.local.ip().to_canonical();
-        if !ip.is_loopback() || mine.is_loopback() {
-            return Ok(self.scoped(ip, port));
+    /// How this rank reaches `rank`, which has published `place`.
+    fn reach(&self, rank: Rank, place: Place, port: u16) -> Result<SocketAddr, Error> {
+        // Those who have chosen loopback are on this host, as is whoever reached the store over loopback if this rank did, too.
+        if !place.ip.is_loopback() || place.chosen || self.local.ip().to_canonical().is_loopback() {
+            return self.scoped(rank, place.ip, port);
         }
         let store = self.store_addr.ip().to_canonical();
         if store.is_loopback() {
             return Err(self.failed(format!(
-                "{rank} is at the loopback address {ip}, which {} at {mine} cannot reach: give all ranks a routed address of the store",
-                self.rank
+                "{rank} is at the loopback address {}, which {} at {} cannot reach: give all ranks a routed address of the store, or choose an interface for {rank}",
+                place.ip,
+                self.rank,
+                self.place().ip
             )));
         }
-        Ok(self.scoped(store, port))
+        self.scoped(rank, store, port)
     }
 
     /// Link-local addresses of IPv6 mean something only together with this host's interface.
-    fn scoped(&self, ip: IpAddr, port: u16) -> SocketAddr {
-        match (ip, self.local) {
-            (IpAddr::V6(v6), SocketAddr::V6(local)) if v6.is_unicast_link_local() => {
-                SocketAddrV6::new(v6, port, 0, local.scope_id()).into()
+    fn scoped(&self, rank: Rank, ip: IpAddr, port: u16) -> Result<SocketAddr, Error> {
+        match (ip, self.own(), self.local) {
+            (IpAddr::V6(v6), SocketAddr::V6(own), _) | (IpAddr::V6(v6), _, SocketAddr::V6(own))
+                if v6.is_unicast_link_local() && own.scope_id() != 0 =>
+            {
+                Ok(SocketAddrV6::new(v6, port, 0, own.scope_id()).into())
             }
-            _ => SocketAddr::new(ip, port),
+            (IpAddr::V6(v6), ..) if v6.is_unicast_link_local() && rank != self.rank => {
+                Err(self.failed(format!(
+                    "{rank} is at the link-local address {ip}, and {} at {} does not know on which interface",
+                    self.rank,
+                    self.place().ip
+                )))
+            }
+            _ => Ok(SocketAddr::new(ip, port)),
         }
+    }
+
+    /// Where to call `to` from: the chosen address, where a packet from there can go there.
+    fn source(&self, to: SocketAddr) -> Option<SocketAddr> {
+        let mut from = self.at?;
+        from.set_port(0);
+        let (a, b) = (from.ip(), to.ip());
+        let alike = a.is_ipv4() == b.is_ipv4()
+            && a.is_loopback() == b.is_loopback()
+            && is_link_local(a) == is_link_local(b);
+        alike.then_some(from)
     }
 
     fn is_control_neighbour(&self, peer: Rank) -> bool {
@@ -283,7 +368,7 @@ impl<'a> Rendezvous<'a> {
     fn meet(
         &self,
         listener: TcpListener,
-        ips: &[IpAddr],
+        places: &[Place],
         deadline: Instant,
     ) -> Result<Mesh, Error> {
         let io = |e: io::Error| self.failed(format!("cannot accept connections: {e}"));
@@ -315,7 +400,7 @@ impl<'a> Rendezvous<'a> {
                 .name("gaggle-accept".into())
                 .spawn_scoped(scope, || self.accept_all(poll, gate, &calls, deadline))
                 .map_err(io)?;
-            let called = self.call_all(port, ips, &calls, deadline);
+            let called = self.call_all(port, places, &calls, deadline);
             if let Err(e) = &called {
                 calls.lock().fail(e.to_string());
             }
@@ -349,13 +434,13 @@ impl<'a> Rendezvous<'a> {
     fn call_all(
         &self,
         port: u16,
-        ips: &[IpAddr],
+        places: &[Place],
         calls: &Mutex<Calls>,
         deadline: Instant,
     ) -> Result<(), Error> {
         self.store
             .set(&self.key("port", self.rank), &port.to_le_bytes())?;
-        let addrs = self.gather_addrs(ips, deadline)?;
+        let addrs = self.gather_addrs(places, deadline)?;
         let helpers = calls.lock().todo.len().min(CONNECTORS).saturating_sub(1);
         thread::scope(|scope| {
             for _ in 0..helpers {
@@ -404,7 +489,7 @@ impl<'a> Rendezvous<'a> {
         let mut pause = RETRY.0;
         let mut why = String::new();
         loop {
-            let (now, late) = match connect_one(addr, deadline) {
+            let (now, late) = match connect_one(addr, self.source(addr), deadline) {
                 Err(e) => (e.to_string(), e.kind() == io::ErrorKind::TimedOut),
                 Ok(stream) => match auth::initiate(&stream, self.creds, claim, deadline) {
                     Ok(host) if host == peer => return Ok(stream),

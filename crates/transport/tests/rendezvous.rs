@@ -6,12 +6,13 @@ use gaggle_core::{Cause, Error, Rank, Store};
 use gaggle_transport::{
     auth::{Credentials, Secret},
     control::neighbours,
+    interfaces::interfaces,
     rendezvous::{Mesh, Rendezvous},
     store::{LocalStore, StoreClient, StoreConfig, StoreServer},
 };
 use std::{
     io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
     thread,
     time::Duration,
 };
@@ -183,6 +184,7 @@ fn at(
         creds: &creds(),
         store,
         local: (local, 1).into(),
+        at: None,
         store_addr: (store_ip, 2).into(),
         timeout,
     }
@@ -234,4 +236,126 @@ fn a_loopback_address_is_never_used_by_a_remote_peer() {
         let e = zero.join().unwrap().unwrap_err();
         assert!(e.to_string().contains("rank 1 did not connect"), "{e}");
     });
+}
+
+/// Rank by rank: the address by which it reached the store, and the one that it has chosen.
+fn meet_at(places: &[(IpAddr, Option<SocketAddr>)], timeout: Duration) -> Vec<Result<Mesh, Error>> {
+    let store = LocalStore::new();
+    let world = u32::try_from(places.len()).unwrap();
+    let join = |rank: u32, (local, at): (IpAddr, Option<SocketAddr>)| {
+        Rendezvous {
+            rank: Rank(rank),
+            world,
+            creds: &creds(),
+            store: &store,
+            local: (local, 1).into(),
+            at,
+            store_addr: (local, 2).into(),
+            timeout,
+        }
+        .connect()
+    };
+    let join = &join;
+    thread::scope(|s| {
+        let all: Vec<_> = (0..world)
+            .zip(places)
+            .map(|(rank, place)| s.spawn(move || join(rank, *place)))
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_listen_where_they_chose_and_call_from_there() {
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    for world in [2, 3, 5, 7, 8] {
+        // Every address of 127/8 is this host's; its port does not matter.
+        let own = |rank: u8| SocketAddr::from(([127, 0, 7, 1 + rank], 9));
+        let places: Vec<_> = (0..world).map(|rank| (lo, Some(own(rank)))).collect();
+        let meshes: Vec<Mesh> = meet_at(&places, LONG)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        for (mesh, me) in meshes.iter().zip(0..) {
+            for (peer, stream) in mesh.data.iter().chain(&mesh.control) {
+                let ends = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+                let peer = own(u8::try_from(peer.0).unwrap());
+                assert_eq!((ends.0.ip(), ends.1.ip()), (own(me).ip(), peer.ip()));
+            }
+        }
+        check(meshes);
+    }
+}
+
+#[test]
+fn chosen_and_usual_addresses_of_both_families_mix() {
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let mut places = vec![(lo, None), (lo, Some((lo, 0).into()))];
+    if let Some(ip) = routed() {
+        places.push((lo, Some((ip, 0).into())));
+    }
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        places.push((lo, Some((Ipv6Addr::LOCALHOST, 0).into())));
+    } else {
+        eprintln!("NOT TESTED: this machine has no IPv6");
+    }
+    for _ in 0..2 {
+        places.reverse();
+        let meshes = meet_at(&places, LONG);
+        check(meshes.into_iter().map(Result::unwrap).collect());
+    }
+}
+
+#[test]
+fn link_local_addresses_are_used_with_their_scope() {
+    let all = interfaces().unwrap();
+    let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let Some(card) = all.iter().find(|i| i.up && link_local(i.ip)) else {
+        eprintln!("NOT TESTED: no interface of this machine has a link-local address");
+        return;
+    };
+    let place = (card.ip, Some(card.addr()));
+    let meshes = meet_at(&[place; 3], LONG);
+    check(meshes.into_iter().map(Result::unwrap).collect());
+    // Without the number of the interface the address means nothing.
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let all = meet_at(&[place, (lo, None)], SHORT);
+    let e = all[1].as_ref().unwrap_err().to_string();
+    assert!(e.contains("rank 0 is at the link-local address"), "{e}");
+}
+
+#[test]
+fn a_chosen_loopback_address_is_refused_where_there_are_several_hosts() {
+    let store = LocalStore::new();
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    // What rank 1 says of itself, on a host of its own.
+    let says = |what: &str, value: &[u8]| {
+        let key = format!("gaggle/rendezvous/3/{what}/1");
+        store.set(&key, value).unwrap();
+    };
+    says("ip", &[&[7; 16][..], &[1], b"127.0.0.1"].concat());
+    says("place", b"elsewhere");
+    let e = at(&store, 0, 2, lo, lo, LONG).unwrap_err().to_string();
+    let want =
+        "rank 1 is to be reached at the loopback address 127.0.0.1, and rank 0 is on another host";
+    assert!(e.contains(want), "{e}");
+    // Nor is anything else taken for an address.
+    let store = LocalStore::new();
+    store
+        .set(
+            "gaggle/rendezvous/3/ip/1",
+            &[&[7; 16][..], &[0], b"x"].concat(),
+        )
+        .unwrap();
+    let e = at(&store, 0, 2, lo, lo, LONG).unwrap_err().to_string();
+    assert!(e.contains("rank 1 has published a malformed ip"), "{e}");
+}
+
+#[test]
+fn an_address_that_is_not_this_hosts_is_named() {
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let places = [(lo, Some(([192, 0, 2, 250], 0).into())), (lo, None)];
+    let e = meet_at(&places, SHORT).remove(0).unwrap_err().to_string();
+    assert!(e.contains("cannot listen at 192.0.2.250"), "{e}");
 }

@@ -12,14 +12,14 @@ use gaggle::{
 };
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, Ipv6Addr, TcpListener},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
 /// What a rank of [`child`] does.
-const ROLE: &str = "GAGGLE_TEST_ROLE";
+pub(crate) const ROLE: &str = "GAGGLE_TEST_ROLE";
 /// Begins the line that a rank answers with; the rest of its output is the test harness's.
 const ANSWER: &str = "ANSWER ";
 /// No wait is longer, so that a failure ends too.
@@ -42,6 +42,8 @@ fn act(role: &str, job: Job) -> String {
     let blame = |e: &Error| format!("{} {:?}: {e}", kind(e), e.culprits());
     match role {
         "train" => train(&job).unwrap_or_else(|e| e.to_string()),
+        #[cfg(target_os = "linux")]
+        "bytes" => crate::hosts::bytes(&job),
         "size" => format!("{} of {}", job.rank().0, job.size()),
         "crash" => {
             job.barrier().unwrap();
@@ -121,7 +123,7 @@ impl Ranks {
     }
 }
 
-fn this_program() -> Command {
+pub(crate) fn this_program() -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
     c.args(["join::child", "--exact", "--nocapture"])
         .stdin(Stdio::null())
@@ -136,13 +138,14 @@ fn this_program() -> Command {
         "GAGGLE_SECRET",
         "GAGGLE_JOB",
         "GAGGLE_PORT",
+        "GAGGLE_INTERFACE",
     ] {
         c.env_remove(var);
     }
     c
 }
 
-fn answer(child: &mut Child) -> String {
+pub(crate) fn answer(child: &mut Child) -> String {
     let mut out = String::new();
     child
         .stdout
@@ -222,6 +225,48 @@ fn processes_meet_in_a_launchers_store_and_compute_the_same_bits_as_threads() {
         let roster = store.roster();
         assert_eq!(roster.left.len(), n as usize, "{roster:?}");
     }
+}
+
+#[test]
+fn processes_meet_on_ipv6_alone_and_where_their_interface_says() {
+    // Each with the store in another family than the data links, or in the same.
+    for (n, master, interface) in [
+        (3, "::1", ""),
+        (5, "[::1]", "127.0.0.1"),
+        (2, "127.0.0.1", "::1"),
+        (7, "127.0.0.1", "^no-such-*"),
+    ] {
+        if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err()
+            && format!("{master}{interface}").contains(':')
+        {
+            writeln!(std::io::stderr(), "\nNOT TESTED: this machine has no IPv6").unwrap();
+            continue;
+        }
+        for private in [true, false] {
+            let mut vars = torch(n);
+            vars[2].1 = master.into();
+            vars.push(("GAGGLE_INTERFACE", interface.into()));
+            if !private {
+                vars.push(("GAGGLE_SECRET", Secret::random().unwrap().to_hex()));
+            }
+            let got = Ranks::start("train", 0..n, &vars).answers();
+            assert_eq!(got, as_threads(n), "{n} at {master} over {interface:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_told_with_those_that_are() {
+    let mut vars = torch(1);
+    vars[0].1 = "2".into();
+    vars.push(("GAGGLE_INTERFACE", "no-such-0".into()));
+    let got = Ranks::start("size", [0], &vars).answers();
+    let want = "no interface matches 'no-such-0': there are ";
+    assert!(
+        got[0].contains("GAGGLE_INTERFACE: ") && got[0].contains(want),
+        "{got:?}"
+    );
+    assert!(got[0].contains("127.0.0.1"), "{got:?}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
+#[cfg(target_os = "linux")]
+mod hosts;
 mod join;
 mod local;
 mod newcomer;

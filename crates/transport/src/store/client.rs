@@ -7,6 +7,7 @@ use super::{
 use crate::auth::{self, AuthError, Claim, Credentials, Purpose};
 use gaggle_core::{Cause, Error, Rank, Store};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use socket2::{Domain, Socket, Type};
 use std::{
     collections::HashMap,
     fmt,
@@ -308,7 +309,7 @@ fn attempt(
     let mut why = Vec::new();
     let mut late = true;
     for addr in addrs {
-        let error = match connect_one(addr, deadline) {
+        let error = match connect_one(addr, None, deadline) {
             Err(e) => {
                 late &= e.kind() == io::ErrorKind::TimedOut;
                 format!("{addr}: {e}")
@@ -335,15 +336,27 @@ fn attempt(
     })
 }
 
-/// Connects, not longer than until `deadline`.
-pub(crate) fn connect_one(addr: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+/// Connects, not longer than until `deadline`; from the address `from` where it names one.
+pub(crate) fn connect_one(
+    addr: SocketAddr,
+    from: Option<SocketAddr>,
+    deadline: Instant,
+) -> io::Result<TcpStream> {
     let left = deadline
         .saturating_duration_since(Instant::now())
         .min(ATTEMPT);
     if left.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let stream = TcpStream::connect_timeout(&addr, left)?;
+    let stream = match from {
+        None => TcpStream::connect_timeout(&addr, left)?,
+        Some(from) => {
+            let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+            socket.bind(&from.into())?;
+            socket.connect_timeout(&addr.into(), left)?;
+            socket.into()
+        }
+    };
     // Where nobody listens yet on a port of the ephemeral range, TCP can connect a socket to itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
