@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: lists, tries and runs what is in `benches/`, and keeps the figures in one form.
 //!
 //! There are two sorts, both found by asking cargo: criterion *suites* (bench targets), whose figures are taken from what criterion leaves behind, and *programs* (bin targets), which need more than one process or the machine's network and write their figures themselves.
-//! A program understands `--smoke` (run a moment, to show that it works) and `--out FILE` (figures, in the form that [`record::Figure`] reads); it ends with [`CANNOT`] where the machine does not allow it to run, having said why.
+//! A program understands `--smoke` (run a moment, to show that it works) and `--out FILE` (figures, in the form that [`record::Figure`] reads), besides options of its own; it ends with [`CANNOT`] where the machine does not allow it to run, having said why.
 //!
 //! Every run is written to `target/bench/NAME.json`; the form is described in `docs/benchmarks.md`.
 
@@ -22,17 +22,21 @@ const CANNOT: i32 = 77;
 /// What to measure.
 #[derive(Args, Default)]
 pub(crate) struct BenchArgs {
-    /// Say what there is
-    #[arg(long, conflicts_with_all = ["smoke", "name"])]
+    /// Say what there is; with the name of a program, what it has to say of itself
+    #[arg(long, conflicts_with = "smoke")]
     pub(crate) list: bool,
     /// Run each for a moment, unoptimised, to see that it works; the figures mean nothing
     #[arg(long)]
     pub(crate) smoke: bool,
     /// One of those that --list names; all without it
     pub(crate) name: Option<String>,
-    /// Of a suite only the benchmarks whose name contains this
-    #[arg(requires = "name")]
-    pub(crate) filter: Option<String>,
+    /// Of a suite only the benchmarks whose name contains this; for a program its own options, which `NAME -- --help` tells
+    #[arg(
+        value_name = "FILTER or OPTIONS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) rest: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,34 +56,51 @@ struct Bench {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let workspace = Workspace::load()?;
     let all = catalogue()?;
+    let chosen = choose(&all, args.name.as_deref())?;
+    // Without a name there are no options either.
+    let named = args.name.as_ref().and(chosen.first());
     if args.list {
-        let width = all.iter().map(|b| b.name.len()).max().unwrap_or(0);
-        for bench in &all {
+        if let Some(bench) = named.filter(|b| b.sort == Sort::Program) {
+            return said_by(bench);
+        }
+        let width = chosen.iter().map(|b| b.name.len()).max().unwrap_or(0);
+        for bench in &chosen {
             println!("{:width$}  {}", bench.name, bench.about);
         }
         return Ok(());
     }
-    let chosen = choose(&all, args.name.as_deref())?;
-    if let Some(filter) = &args.filter
-        && chosen.iter().any(|b| b.sort == Sort::Program)
-    {
-        bail!(
-            "`{filter}` filters a suite's benchmarks; {} is a program, which has none",
-            chosen[0].name
-        );
+    if let Some(bench) = named {
+        suits(bench, &args.rest)?;
     }
     if args.smoke {
-        return smoke(
-            &workspace,
-            &chosen,
-            args.name.is_some(),
-            args.filter.as_deref(),
-        );
+        return smoke(&workspace, &chosen, args.name.is_some(), &args.rest);
     }
     for bench in chosen {
         measure(&workspace, bench, args)?;
     }
     Ok(())
+}
+
+/// A suite takes one filter, a program options and no filter.
+fn suits(bench: &Bench, rest: &[String]) -> Result<()> {
+    match (bench.sort, rest) {
+        (Sort::Suite, [_, second, ..]) => bail!(
+            "a suite takes one filter; {} is one, and `{second}` is too much",
+            bench.name
+        ),
+        (Sort::Program, [first, ..]) if !first.starts_with('-') => bail!(
+            "`{first}` filters a suite's benchmarks; {} is a program, which has none",
+            bench.name
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What the program says when it is asked for a list; it need not have one.
+fn said_by(bench: &Bench) -> Result<()> {
+    let name = format!("--bin={}", bench.name);
+    let run = ["run", "--quiet", "--package=gaggle-benches", &name];
+    tool::run(tool::cargo(&run).args(["--", "--list"]))
 }
 
 /// What is in `benches/`, suites before programs.
@@ -133,12 +154,7 @@ fn choose<'a>(all: &'a [Bench], name: Option<&str>) -> Result<Vec<&'a Bench>> {
     Ok(vec![bench])
 }
 
-fn smoke(
-    workspace: &Workspace,
-    chosen: &[&Bench],
-    named: bool,
-    filter: Option<&str>,
-) -> Result<()> {
+fn smoke(workspace: &Workspace, chosen: &[&Bench], named: bool, rest: &[String]) -> Result<()> {
     let of = |sort| chosen.iter().filter(move |b| b.sort == sort);
     if of(Sort::Suite).next().is_some() {
         // Under `cargo test` criterion runs each benchmark once, in the profile that the tests have built already; with the whole workspace, so that the dependencies have the features they were built with.
@@ -147,7 +163,7 @@ fn smoke(
             true => command.args(of(Sort::Suite).map(|b| format!("--bench={}", b.name))),
             false => command.arg("--bench=*"),
         };
-        if let Some(filter) = filter {
+        if let Some(filter) = rest.first() {
             command.args(["--", filter]);
         }
         tool::run(&mut command)?;
@@ -157,7 +173,7 @@ fn smoke(
     }
     for bench in of(Sort::Program) {
         let mut command = Command::new(workspace.program(&bench.name));
-        program(bench, command.arg("--smoke"))?;
+        program(bench, command.arg("--smoke").args(rest))?;
     }
     Ok(())
 }
@@ -188,7 +204,7 @@ fn measure(workspace: &Workspace, bench: &Bench, args: &BenchArgs) -> Result<()>
         Sort::Suite => {
             let name = format!("--bench={}", bench.name);
             let mut command = tool::cargo(&["bench", "--package=gaggle-benches", &name]);
-            if let Some(filter) = &args.filter {
+            if let Some(filter) = args.rest.first() {
                 command.args(["--", filter]);
             }
             tool::run(&mut command)?;
@@ -204,7 +220,14 @@ fn measure(workspace: &Workspace, bench: &Bench, args: &BenchArgs) -> Result<()>
                 bench.name,
                 std::env::consts::EXE_SUFFIX
             ));
-            if !program(bench, Command::new(built).arg("--out").arg(&raw))? {
+            // Of an earlier run that failed.
+            let _ = fs::remove_file(&raw);
+            let mut command = Command::new(built);
+            if !program(bench, command.args(&args.rest).arg("--out").arg(&raw))? {
+                return Ok(());
+            }
+            if !args.rest.is_empty() && !raw.exists() {
+                println!("bench {}: measured nothing, as it was told", bench.name);
                 return Ok(());
             }
             let figures = read(&raw)?;
@@ -217,8 +240,8 @@ fn measure(workspace: &Workspace, bench: &Bench, args: &BenchArgs) -> Result<()>
         bail!("{}: nothing was measured", bench.name);
     }
     let mut command = format!("cargo xtask bench {}", bench.name);
-    if let Some(filter) = &args.filter {
-        command.push_str(&format!(" {filter}"));
+    for word in &args.rest {
+        command.push_str(&format!(" {word}"));
     }
     let record = Record::new(&bench.name, &command, machine, &figures);
     let path = dir.join(format!("{}.json", bench.name));
@@ -244,6 +267,47 @@ fn read(path: &Path) -> Result<Vec<Figure>> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_suite_takes_a_filter_and_a_program_options() {
+        let bench = |sort| Bench {
+            name: "it".into(),
+            sort,
+            about: String::new(),
+        };
+        let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let of = |sort, rest: &[&str]| suits(&bench(sort), &words(rest)).map_err(|e| e.to_string());
+        assert!(of(Sort::Suite, &[]).is_ok() && of(Sort::Suite, &["f32"]).is_ok());
+        let error = of(Sort::Suite, &["f32", "x"]).expect_err("two");
+        assert!(error.contains("`x` is too much"), "{error}");
+        assert!(of(Sort::Program, &["--rounds", "2"]).is_ok());
+        let error = of(Sort::Program, &["f32"]).expect_err("no filter");
+        assert!(error.contains("is a program"), "{error}");
+    }
+
+    #[test]
+    fn a_programs_options_are_its_own_wherever_they_stand() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            bench: BenchArgs,
+        }
+        let parse = |words: &[&str]| {
+            let line = [&["x"], words].concat();
+            <Line as clap::Parser>::try_parse_from(line)
+                .expect("understood")
+                .bench
+        };
+        let line = parse(&["peers", "--rounds", "2", "--only", "mpich"]);
+        assert_eq!(line.name.as_deref(), Some("peers"));
+        assert_eq!(line.rest, ["--rounds", "2", "--only", "mpich"]);
+        let line = parse(&["--smoke", "peers", "--rows", "tcp"]);
+        assert!(line.smoke && line.rest == ["--rows", "tcp"]);
+        let line = parse(&["peers", "--smoke", "--rows", "tcp"]);
+        assert!(line.smoke && line.rest == ["--rows", "tcp"]);
+        assert_eq!(parse(&["kernels", "fold f32"]).rest, ["fold f32"]);
+        assert_eq!(parse(&["peers", "--", "--help"]).rest, ["--help"]);
+    }
 
     #[test]
     fn targets_are_found_with_their_first_sentence() {
