@@ -202,12 +202,12 @@ impl ControlSink for ControlView<'_> {
                         control_word(&mut state.later, Word::Describe(id, mine));
                     }
                     if let Some(mine) = state.troubles.went_well(&id) {
-                        state.troubles.answer(id, from, progress);
+                        state.troubles.answer(id, from, progress, state.now);
                         state.late_dispute(mine);
                     }
                     return;
                 }
-                state.troubles.answer(id, from, progress);
+                state.troubles.answer(id, from, progress, state.now);
                 if let Some(&idx) = state.by_id.get(&id)
                     && let Some(descriptor) = state.ops[idx].as_deref().map(|op| op.descriptor)
                 {

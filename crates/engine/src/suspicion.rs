@@ -20,7 +20,7 @@ impl State {
             let id = op.id;
             if let Some(descriptor) = head.descriptor {
                 let progress = Progress::Running(descriptor);
-                self.troubles.answer(id, from, progress);
+                self.troubles.answer(id, from, progress, self.now);
             }
             self.dispute(idx);
             return false;
@@ -74,11 +74,19 @@ impl State {
 
     fn verdict(&self, op: &OpState, time_is_up: bool) -> Option<Error> {
         let answers = self.troubles.answers(&op.id);
+        let fresh = self.troubles.fresh(&op.id, self.config.grace);
         let asked: Vec<Rank> = match op.id.class {
             c if c.is_collective() => (0..op.group.world_ranks.len() as u32).map(Rank).collect(),
             _ => op.peers.clone(),
         };
-        judge(op, op.group.rank, &asked, answers, time_is_up, self.now)
+        judge(
+            op,
+            op.group.rank,
+            &asked,
+            (answers, &fresh),
+            time_is_up,
+            self.now,
+        )
     }
 
     pub(crate) fn blame_error(&self, op: &OpState, blame: &Blame) -> Error {

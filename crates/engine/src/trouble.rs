@@ -22,6 +22,8 @@ pub(crate) struct FailedAt {
 #[derive(Default)]
 struct Entry {
     answers: Answers,
+    /// When each of them came last.
+    heard: BTreeMap<Rank, Duration>,
     /// Whether this rank has described its own.
     said: bool,
     /// When everybody was last asked.
@@ -72,8 +74,9 @@ impl Troubles {
     }
 
     /// A rank has said how far it is.
-    pub(crate) fn answer(&mut self, id: OpId, from: Rank, progress: Progress) {
-        let answers = &mut self.entry(id).answers;
+    pub(crate) fn answer(&mut self, id: OpId, from: Rank, progress: Progress, now: Duration) {
+        let Entry { answers, heard, .. } = self.entry(id);
+        heard.insert(from, now);
         let progress = match (progress, answers.get(&from)) {
             // What it was has been seen, on a message of its.
             (Progress::Over(None), Some(Progress::Running(d) | Progress::Over(Some(d)))) => {
@@ -86,6 +89,17 @@ impl Troubles {
 
     pub(crate) fn answers(&self, id: &OpId) -> &Answers {
         self.entries.get(id).map_or(&self.nobody, |e| &e.answers)
+    }
+
+    /// The answers of those who have said something since everybody was last asked, or within `grace` before: somebody's answer may come before another's question. Who answered long ago and not again is silent.
+    pub(crate) fn fresh(&self, id: &OpId, grace: Duration) -> Answers {
+        let Some(entry) = self.entries.get(id) else {
+            return Answers::new();
+        };
+        let since = entry.asked.unwrap_or_default().saturating_sub(grace);
+        let fresh = |rank: &Rank| entry.heard.get(rank).is_some_and(|t| *t >= since);
+        let answers = entry.answers.iter().filter(|(rank, _)| fresh(rank));
+        answers.map(|(rank, p)| (*rank, p.clone())).collect()
     }
 
     /// Whether somebody is known to call something else.

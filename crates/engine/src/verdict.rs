@@ -5,7 +5,7 @@ use crate::{
     protocol::{Blame, Progress},
     trouble::{Answers, FailedAt},
 };
-use gaggle_core::{Cause, Descriptor, Error, OpId, Rank};
+use gaggle_core::{Cause, Descriptor, Error, OpId, OpKind, Rank};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Whether an operation cannot succeed once it has failed elsewhere: a collective always, save that each rank finds a mismatch itself; a neighbour round only where the rank where it failed has not sent this rank all that is its.
@@ -92,12 +92,12 @@ pub(crate) fn blame_of(op: &OpState, error: &Error) -> Option<Blame> {
     }
 }
 
-/// The verdict over a questionable operation; `None` while answers may still come.
+/// The verdict over a questionable operation; `None` while answers may still come. What ranks call is told by all answers that ever came, how far they are by the fresh ones.
 pub(crate) fn judge(
     op: &OpState,
     me: Rank,
     asked: &[Rank],
-    answers: &Answers,
+    (answers, fresh): (&Answers, &Answers),
     time_is_up: bool,
     now: Duration,
 ) -> Option<Error> {
@@ -123,7 +123,12 @@ pub(crate) fn judge(
         c if c.is_collective() => asked,
         _ => &awaited,
     };
-    let absent = Absent::trace(op, from, answers);
+    let mut absent = Absent::trace(op, from, fresh);
+    if absent.is_empty() && op.descriptor.kind == OpKind::HierarchicalMix {
+        // Those that it awaits are as far as it is, and wait for others of their machines.
+        let all: Vec<Rank> = (0..op.group.world_ranks.len() as u32).map(Rank).collect();
+        absent = Absent::trace(op, &all, fresh);
+    }
     // Past the deadline, and everybody on the way has said how far they are: nothing more to wait for.
     let settled = op.deadline <= now && absent.silent.is_empty() && !absent.idle.is_empty();
     if !time_is_up && !settled {
@@ -184,6 +189,10 @@ impl Absent {
             }
         }
         absent
+    }
+
+    fn is_empty(&self) -> bool {
+        self.silent.is_empty() && self.idle.is_empty() && self.held_up.is_empty()
     }
 
     /// The culprits as ranks of the operation's group, and what is known of them. Who is silent comes before who has merely not called, and that before who is held up: the former may be what keeps the latter.
