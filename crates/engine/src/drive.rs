@@ -277,7 +277,11 @@ impl Shared {
             self.bell.ring();
         }
         for after in after {
-            after.run();
+            // Wakers and the destructors of users' memory: a panic of theirs is neither the engine's nor that of whoever happens to drive it.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| after.run())) {
+                let what = panic_text(&*panic);
+                tracing::error!(%what, "a waker, or memory that was dropped, panicked");
+            }
         }
     }
 

@@ -59,14 +59,14 @@ impl Residuals {
         }
     }
 
-    /// The survivors' group begins with what the group that it was rebuilt from has kept, once.
+    /// The survivors' group takes over what the group that it was rebuilt from has kept, once.
     pub(crate) fn inherit(&mut self, from: u64, to: u64) {
-        let tensors = self.0.iter().filter(|((group, _), _)| *group == from);
-        let kept: Vec<(u64, Vec<f32>)> = tensors
-            .filter_map(|((_, tensor), kept)| Some((*tensor, kept.clone()?)))
-            .collect();
-        for (tensor, residual) in kept {
-            self.0.entry((to, tensor)).or_insert(Some(residual));
+        let theirs = |((group, _), kept): (&(u64, u64), &mut Option<Vec<f32>>)| {
+            *group == from && kept.is_some()
+        };
+        let kept: Vec<_> = self.0.extract_if(|key, kept| theirs((key, kept))).collect();
+        for ((_, tensor), residual) in kept {
+            self.0.entry((to, tensor)).or_insert(residual);
         }
     }
 }
@@ -119,6 +119,7 @@ mod tests {
         all.put(1, 7, vec![1.0, 2.0]);
         all.inherit(1, 3);
         assert_eq!(all.get(3, 7).unwrap(), [1.0, 2.0]);
+        assert_eq!(all.get(1, 7), None, "it is kept once");
         all.set(3, 7, vec![3.0]);
         all.inherit(1, 3);
         assert_eq!(all.get(3, 7).unwrap(), [3.0], "it has gone on since");

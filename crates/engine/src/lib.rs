@@ -185,33 +185,43 @@ impl Engine {
     }
 
     /// When `progress` has something to do at the latest, on the engine's clock.
+    ///
+    /// From inside a user's reduction, this and the other questions to the engine are answered with nothing.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.shared.state.lock().next_timeout()
+        self.unless_inside(|state| state.next_timeout())
     }
 
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
-        self.shared.state.lock().in_flight()
+        self.unless_inside(|state| state.in_flight())
     }
 
     /// The steps that were run since this was last called, in the order in which they ended; empty unless the configuration asks for a record.
     pub fn take_record(&self) -> Vec<Record> {
-        std::mem::take(&mut self.shared.state.lock().record)
+        self.unless_inside(|state| std::mem::take(&mut state.record))
     }
 
     /// Has all operations from now on recorded. The recording is kept once one of them fails for good, or a peer is lost; otherwise it goes when the engine leaves. An earlier recorder is closed.
     pub fn attach_recorder(&self, recorder: Recorder) {
-        self.shared.state.lock().flight.attach(recorder);
+        self.unless_inside(|state| state.flight.attach(recorder));
     }
 
     /// Where the operations are recorded, if they are.
     pub fn recording(&self) -> Option<PathBuf> {
-        self.shared.state.lock().flight.path()
+        self.unless_inside(|state| state.flight.path())
     }
 
     /// Something has gone wrong that the engine does not know of: the recording is kept, and one log line says where it is.
     pub fn keep_recording(&self, why: &str) {
-        self.shared.state.lock().flight.keep(&why);
+        self.unless_inside(|state| state.flight.keep(&why));
+    }
+
+    /// Nothing, from inside a user's reduction: the engine is locked around that.
+    fn unless_inside<T: Default>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        if user::inside() {
+            return T::default();
+        }
+        f(&mut self.shared.state.lock())
     }
 
     /// Runs a plan of the caller's own making instead of the planner's, under the name of `op`: for experiments with new plans. Every rank must do so with its part. Its numbers are checked, its meaning is not: see `gaggle_collectives::check`.
@@ -230,6 +240,10 @@ impl Engine {
 
     /// Leaves the job politely: operations in flight end with an error, peers see this rank as left. Repeated calls do nothing.
     pub fn leave(&mut self) {
+        if user::inside() {
+            // The engine is locked around this very call.
+            return tracing::warn!("an engine is not left from inside a user's reduction");
+        }
         if std::mem::replace(&mut self.left, true) {
             return;
         }
@@ -255,7 +269,10 @@ impl Engine {
             limit.min(MAX_LEAVE)
         };
         self.shared.bell.close();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take()
+            // The last handle may go on that very thread, with memory that it drops.
+            && thread.thread().id() != std::thread::current().id()
+        {
             // It ends at the next look at the flag; a panic in it was already reported.
             let _ = thread.join();
         }

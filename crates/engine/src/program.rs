@@ -36,6 +36,19 @@ impl Program {
                 plan.user_len
             ));
         }
+        if plan.input_len > 0 {
+            return Err(format!(
+                "reads {} elements of an input that it is not given",
+                plan.input_len
+            ));
+        }
+        let bound = (len as u64 + u64::from(plan.world)).saturating_mul(u64::from(plan.world) + 1);
+        if plan.scratch_len > bound.saturating_mul(4) {
+            return Err(format!(
+                "wants scratch of {} elements, more than four times all members' buffers",
+                plan.scratch_len
+            ));
+        }
         if plan.total.is_some_and(|slot| slot >= plan.n_slots) {
             return Err("names a total that is no slot".into());
         }

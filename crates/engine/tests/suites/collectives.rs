@@ -685,6 +685,54 @@ fn futures_complete_and_detached_work_goes_on() {
 }
 
 #[test]
+fn a_waker_that_panics_is_nobodys_business() {
+    use std::{
+        future::Future,
+        pin::pin,
+        sync::mpsc::{Sender, channel},
+        task::{Context, Poll, Wake, Waker},
+    };
+    struct Panics(std::sync::Mutex<Sender<()>>);
+    impl Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.lock().unwrap().send(()).unwrap();
+            panic!("a waker of the user's");
+        }
+    }
+    LINK.local(2, &config(), |_, group| {
+        let (tell, told) = channel();
+        let waker = Waker::from(std::sync::Arc::new(Panics(std::sync::Mutex::new(tell))));
+        let mut cx = Context::from_waker(&waker);
+        let mut work = pin!(group.start_all_reduce(vec![2.0f32; 100], Sum));
+        let first = work.as_mut().poll(&mut cx);
+        // Whoever comes second finds it done at once; of the first it is the engine's thread that wakes.
+        if first.is_pending() {
+            told.recv().unwrap();
+        }
+        let x = match first {
+            Poll::Ready(x) => x.unwrap(),
+            Poll::Pending => loop {
+                if let Poll::Ready(x) = work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+                {
+                    break x.unwrap();
+                }
+            },
+        };
+        assert_eq!(x, [4.0; 100]);
+        // The thread is there, and so is the engine.
+        let mut work = pin!(group.start_all_reduce(vec![1.0f32; 10], Sum));
+        while work
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+        {
+            std::thread::yield_now();
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
 fn several_waiters_share_the_work_where_the_engine_has_no_thread() {
     let mut threadless = config();
     threadless.progress_thread = false;

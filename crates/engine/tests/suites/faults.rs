@@ -474,6 +474,12 @@ fn plans_of_the_callers_own_are_checked_before_they_run() {
         let mut outside = good.clone();
         outside.scratch_len = 0;
         refused(outside, 6, "outside its buffer");
+        let mut reads = good.clone();
+        reads.input_len = 6;
+        refused(reads, 6, "reads 6 elements of an input");
+        let mut greedy = good.clone();
+        greedy.scratch_len = 1 << 61;
+        refused(greedy, 6, "wants scratch of 2305843009213693952");
         let mut waits = good.clone();
         let mut steps: Vec<_> = good.iter().collect();
         steps[0].after.push(0);

@@ -461,11 +461,21 @@ impl Transport for InprocTransport {
             };
             drop(mine);
             let (mut mine, mut theirs) = self.pair(src);
-            let still = mine
+            let unposted = mine
                 .offers
                 .get(place)
-                .is_some_and(|o| o.recv == NONE && o.key.op == op && o.src == src);
-            if still && let Some(offer) = mine.remove_offer(place) {
+                .filter(|o| o.recv == NONE && o.key.op == op && o.src == src)
+                .map(|o| o.id);
+            if unposted.is_some_and(|id| mine.reading == Some((src, id))) {
+                // Another thread copies what is lent: only then may its sender have it back.
+                drop(theirs);
+                self.home().changed.wait(&mut mine);
+                from = place;
+                continue;
+            }
+            if unposted.is_some()
+                && let Some(offer) = mine.remove_offer(place)
+            {
                 theirs.end_send(offer);
             }
             let wake = theirs.wake.clone();
