@@ -691,6 +691,14 @@ pub trait Communicator: Send + Sync {
     /// # Errors
     /// As `run`, for the caller's mistakes.
     fn explain(&self, op: &Op, dtype: crate::DType, len: usize) -> Result<String, Error>;
+    /// How long the cost model says that the operation takes on `len` elements per rank; `None` where the backend has no model.
+    ///
+    /// # Errors
+    /// As `run`, for the caller's mistakes.
+    fn predict(&self, op: &Op, dtype: crate::DType, len: usize) -> Result<Option<Duration>, Error> {
+        let _ = (op, dtype, len);
+        Ok(None)
+    }
     /// What error feedback holds back for a tensor on this rank, in the order of the elements; `None` where there is nothing, or while an operation works with it. For saving with the parameters.
     ///
     /// Kept by group; a rebuilt group goes on with its predecessor's. A tensor of another length begins anew.

@@ -10,7 +10,7 @@ use crate::{
     program::Program,
     raw_memory::OpMemory,
     rebuild::Rebuilding,
-    select::{Choice, Identity, choose, explain, hosts_of, is_user, result_of},
+    select::{Choice, Identity, choose, explain, hosts_of, is_user, predict, result_of},
     sync::Arc,
     user,
 };
@@ -345,6 +345,12 @@ impl Communicator for EngineComm {
         let config = self.shared.state.lock().config.clone();
         let why = explain(op, &self.info, self.hosts.as_ref(), &shape, &config)?;
         Ok(format!("{} by {why}", choice.kind.name()))
+    }
+
+    fn predict(&self, op: &Op, dtype: DType, len: usize) -> Result<Option<Duration>, Error> {
+        let shape = self.shape(op, dtype, len)?;
+        let config = self.shared.state.lock().config.clone();
+        predict(op, &self.info, self.hosts.as_ref(), &shape, &config).map(Some)
     }
 
     fn feedback(&self, tensor: u64) -> Option<Vec<f32>> {

@@ -15,7 +15,7 @@ use gaggle_core::{
     Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, ModeBits,
     Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// How an operation finds its counterparts, before it has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -434,6 +434,27 @@ pub(crate) fn explain(
     } else {
         selection.to_string()
     })
+}
+
+/// How long the cost model says that `op` takes; of an operation that discovers counts, the exchange of these.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn predict(
+    op: &Op,
+    group: &GroupInfo,
+    hosts: Option<&Arc<[u32]>>,
+    shape: &Shape,
+    config: &EngineConfig,
+) -> Result<Duration, Error> {
+    let (me, world) = (group.rank, group.world_ranks.len() as u32);
+    let extent = measure(&op.kind, shape, me, world)?;
+    let wire = if extent.discover {
+        DType::U64
+    } else {
+        shape.dtype
+    };
+    Ok(select(&question(op, group, hosts, wire, &extent, config), config)?.time())
 }
 
 /// From a kind of operation and an algorithm to a planner's call.
