@@ -138,7 +138,7 @@ fn operation(text: &str) -> Result<OpKind, String> {
 }
 
 /// `4096`, `64k`, `1M`, `2g`.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower
         .strip_suffix("ib")

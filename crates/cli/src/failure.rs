@@ -40,6 +40,20 @@ pub(crate) enum Failure {
     /// There is no such plan, or it cannot be shown.
     #[error("{0}\nTry `gaggle explain --help`.")]
     Explain(String),
+    /// What was to be measured makes no sense.
+    #[error("{0}\nTry `gaggle perf --help`.")]
+    PerfUsage(String),
+    /// A rank could not join, or an operation failed.
+    #[error("perf: {0}")]
+    Perf(#[from] gaggle::Error),
+    /// What was measured could not be written.
+    #[error("cannot write {}: {why}", .path.display())]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
     /// The command line makes no sense.
     #[error("{0}\nTry `gaggle demo --help`.")]
     Usage(String),
@@ -54,8 +68,11 @@ impl Failure {
                 _ => 126,
             },
             Failure::NoDemo { .. } | Failure::NoSuchDemo(_) => 127,
-            Failure::Trace(_) => 1,
-            Failure::Usage(_) | Failure::Explain(_) | Failure::Interface(_) => 2,
+            Failure::Trace(_) | Failure::Perf(_) | Failure::Write { .. } => 1,
+            Failure::Usage(_)
+            | Failure::Explain(_)
+            | Failure::Interface(_)
+            | Failure::PerfUsage(_) => 2,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }
     }

@@ -1,6 +1,6 @@
-//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom, `gaggle explain` shows the plan of an operation.
+//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom, `gaggle explain` shows the plan of an operation, `gaggle perf` measures how fast it is.
 //!
-//! It parses and prints; starting and ending ranks is `gaggle-launch`, the store in which they meet is `gaggle-transport`. Neither the engine nor the machine-learning framework is part of it.
+//! It parses and prints; starting and ending ranks is `gaggle-launch`, the store in which they meet is `gaggle-transport`, and ranks that measure are the facade's, `gaggle`. The machine-learning framework is no part of it.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod args;
 mod demo;
 mod explain;
 mod failure;
+mod perf;
 mod run;
 mod trace;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::demo(args),
         Task::Trace(args) => trace::trace(args),
         Task::Explain(args) => explain::explain(args),
+        Task::Perf(args) => perf::perf(args),
     };
     match code {
         // Exit codes are 8 bits on this side of the system: 0..=255 by construction.
