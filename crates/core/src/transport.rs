@@ -346,7 +346,7 @@ pub trait Transport: Send + Sync {
     fn me(&self) -> Rank;
     /// World ranks that this transport reaches, ascending, without `me`.
     fn peers(&self) -> &[Rank];
-    /// The link's name: `in-process`, `tcp`.
+    /// The link's name: `in-process`, `shm`, `tcp`.
     fn link(&self) -> &'static str;
     /// Whether sends should carry a [`Loan`] where they can. Such a send is `done` once the peer has read it, not before.
     fn wants_loans(&self) -> bool {
@@ -367,6 +367,8 @@ pub trait Transport: Send + Sync {
     fn progress(&self, sink: &mut dyn Sink, budget: usize) -> u64;
     /// How to sleep. Valid until the next call of `progress` or `post`.
     fn arm(&self) -> Armed<'_>;
+    /// Nobody sleeps any more on what [`arm`](Transport::arm) said: whoever makes progress looks by itself, and peers need not wake anybody. Whoever wants to sleep arms again. Only a hint: without it nothing is missed.
+    fn woke(&self) {}
     /// Whom to call when there is something to do (for [`Armed::Wakes`]). Replaces an earlier one.
     fn attach(&self, wake: Arc<dyn Wake>);
     /// Says goodbye to all peers and flushes what was accepted, for at most `limit`.

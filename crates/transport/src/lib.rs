@@ -1,4 +1,4 @@
-//! Links between ranks: within a process, over TCP, and simulated; and how ranks find each other.
+//! Links between ranks: within a process, through shared memory, over TCP, and simulated; and how ranks find each other.
 
 pub mod auth;
 pub mod contract;
@@ -8,6 +8,8 @@ pub mod inproc;
 pub mod interfaces;
 mod pieces;
 pub mod rendezvous;
+#[cfg(unix)]
+pub mod shm;
 pub mod sim;
 mod slab;
 #[cfg(unix)]

@@ -101,6 +101,8 @@ pub struct Rendezvous<'a> {
     pub store_addr: SocketAddr,
     /// For everything together.
     pub timeout: Duration,
+    /// Ranks that are reached otherwise, ascending: no data connection is made to them. Each must say so of the other.
+    pub beside: &'a [Rank],
 }
 
 /// Connections of one rank, ascending by peer. All have proven that they belong to the job; none has timeouts set.
@@ -130,6 +132,7 @@ impl<'a> Rendezvous<'a> {
             at: None,
             store_addr: client.peer_addr(),
             timeout,
+            beside: &[],
         }
     }
 
@@ -176,7 +179,7 @@ impl<'a> Rendezvous<'a> {
         Ok(firsts.iter().map(number).collect())
     }
 
-    fn failed(&self, what: String) -> Error {
+    pub(crate) fn failed(&self, what: String) -> Error {
         Cause::Rendezvous {
             rank: self.rank,
             world: self.world,
@@ -185,7 +188,7 @@ impl<'a> Rendezvous<'a> {
         .into()
     }
 
-    fn key(&self, what: &str, rank: Rank) -> String {
+    pub(crate) fn key(&self, what: &str, rank: Rank) -> String {
         format!("gaggle/rendezvous/{}/{what}/{}", self.creds.epoch, rank.0)
     }
 
@@ -257,10 +260,21 @@ impl<'a> Rendezvous<'a> {
         deadline: Instant,
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
+        self.gather_from((0..self.world).map(Rank), what, deadline, parse)
+    }
+
+    /// The same of some ranks, in their order.
+    pub(crate) fn gather_from<T>(
+        &self,
+        ranks: impl Iterator<Item = Rank>,
+        what: &str,
+        deadline: Instant,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
         let mut missing = Vec::new();
         let mut last = None;
-        for rank in (0..self.world).map(Rank) {
+        for rank in ranks {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.store.get(&self.key(what, rank), left) {
                 Ok(value) => all.push(parse(&value).ok_or_else(|| {
@@ -358,7 +372,8 @@ impl<'a> Rendezvous<'a> {
             .map(Rank)
             .flat_map(|peer| {
                 let control = self.is_control_neighbour(peer);
-                [(Purpose::Data, peer)]
+                let data = self.beside.binary_search(&peer).is_err();
+                data.then_some((Purpose::Data, peer))
                     .into_iter()
                     .chain(control.then_some((Purpose::Control, peer)))
             })

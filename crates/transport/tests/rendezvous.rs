@@ -187,6 +187,7 @@ fn at(
         at: None,
         store_addr: (store_ip, 2).into(),
         timeout,
+        beside: &[],
     }
     .connect()
 }
@@ -252,6 +253,7 @@ fn meet_at(places: &[(IpAddr, Option<SocketAddr>)], timeout: Duration) -> Vec<Re
             at,
             store_addr: (local, 2).into(),
             timeout,
+            beside: &[],
         }
         .connect()
     };

@@ -13,9 +13,73 @@ use std::{
 };
 use subtle::ConstantTimeEq;
 
+/// A connected blocking socket, as far as the handshake needs it.
+pub trait Socket {
+    /// As [`Read::read`], under a time-out.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn read_within(&self, buf: &mut [u8], limit: Option<Duration>) -> io::Result<usize>;
+    /// As [`Write::write_all`], under a time-out.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn write_within(&self, bytes: &[u8], limit: Option<Duration>) -> io::Result<()>;
+    /// Takes the time-outs away.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn without_limits(&self) -> io::Result<()>;
+    /// Says that nothing follows.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn shut_write(&self) -> io::Result<()>;
+    /// Who is at the other end, for people.
+    fn peer(&self) -> String;
+}
+
+macro_rules! socket {
+    ($stream:ty, $peer:expr) => {
+        impl Socket for $stream {
+            fn read_within(&self, buf: &mut [u8], limit: Option<Duration>) -> io::Result<usize> {
+                self.set_read_timeout(limit)?;
+                (&mut &*self).read(buf)
+            }
+
+            fn write_within(&self, bytes: &[u8], limit: Option<Duration>) -> io::Result<()> {
+                self.set_write_timeout(limit)?;
+                (&mut &*self).write_all(bytes)
+            }
+
+            fn without_limits(&self) -> io::Result<()> {
+                self.set_read_timeout(None)?;
+                self.set_write_timeout(None)
+            }
+
+            fn shut_write(&self) -> io::Result<()> {
+                self.shutdown(Shutdown::Write)
+            }
+
+            fn peer(&self) -> String {
+                let peer: fn(&$stream) -> String = $peer;
+                peer(self)
+            }
+        }
+    };
+}
+
+socket!(TcpStream, |stream| stream
+    .peer_addr()
+    .map_or_else(|_| "an unknown address".into(), |a| a.to_string()));
+#[cfg(unix)]
+socket!(std::os::unix::net::UnixStream, |_| {
+    "a process of this host".into()
+});
+
 /// A socket under one deadline for all that happens on it.
 struct Timed<'a> {
-    stream: &'a TcpStream,
+    stream: &'a dyn Socket,
     peer: String,
     deadline: Instant,
 }
@@ -46,8 +110,7 @@ impl Timed<'_> {
         loop {
             let read = self
                 .remaining()
-                .and_then(|left| self.stream.set_read_timeout(Some(left)))
-                .and_then(|()| (&*self.stream).read(buf));
+                .and_then(|left| self.stream.read_within(buf, Some(left)));
             match read {
                 Ok(0) => return Err(self.error(io::ErrorKind::UnexpectedEof.into())),
                 Ok(n) => return Ok(n),
@@ -67,23 +130,17 @@ impl Timed<'_> {
 
     fn write(&self, bytes: &[u8]) -> Result<(), AuthError> {
         self.remaining()
-            .and_then(|left| self.stream.set_write_timeout(Some(left)))
-            .and_then(|()| (&*self.stream).write_all(bytes))
+            .and_then(|left| self.stream.write_within(bytes, Some(left)))
             .map_err(|e| self.error(e))
     }
 
     fn finish(&self) -> Result<(), AuthError> {
-        self.stream
-            .set_read_timeout(None)
-            .and_then(|()| self.stream.set_write_timeout(None))
-            .map_err(|e| self.error(e))
+        self.stream.without_limits().map_err(|e| self.error(e))
     }
 }
 
-fn timed(stream: &TcpStream, deadline: Instant) -> Timed<'_> {
-    let peer = stream
-        .peer_addr()
-        .map_or_else(|_| "an unknown address".into(), |a| a.to_string());
+fn timed(stream: &dyn Socket, deadline: Instant) -> Timed<'_> {
+    let peer = stream.peer();
     Timed {
         stream,
         peer,
@@ -96,7 +153,7 @@ fn timed(stream: &TcpStream, deadline: Instant) -> Timed<'_> {
 /// # Errors
 /// Any [`AuthError`]; drop the socket.
 pub fn initiate(
-    stream: &TcpStream,
+    stream: &dyn Socket,
     creds: &Credentials,
     claim: Claim,
     deadline: Instant,
@@ -150,7 +207,7 @@ pub fn initiate(
 /// # Errors
 /// Any [`AuthError`]; drop the socket.
 pub fn accept(
-    stream: &TcpStream,
+    stream: &dyn Socket,
     creds: &Credentials,
     me: Rank,
     admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
@@ -172,7 +229,7 @@ pub fn accept(
                 t.write(&reply)?;
                 // Closing over unread bytes would reset the connection before the caller has read why.
                 t.deadline = t.deadline.min(Instant::now() + REFUSED_LINGER);
-                if stream.shutdown(Shutdown::Write).is_ok() {
+                if stream.shut_write().is_ok() {
                     let mut rest = [0; 256];
                     while t.read_some(&mut rest).is_ok() {}
                 }

@@ -23,7 +23,7 @@ mod strangers;
 #[cfg(test)]
 mod tests;
 
-pub use blocking::{accept, initiate};
+pub use blocking::{Socket, accept, initiate};
 pub use secret::{Secret, SecretError};
 
 use gaggle_core::Rank;

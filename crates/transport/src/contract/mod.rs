@@ -53,6 +53,8 @@ impl Tier {
         sleepers: true,
         large: (3 << 20) + 5,
     };
+    /// Rings in shared memory.
+    pub const SHM: Tier = Tier::TCP;
     /// A simulated network under one thread.
     pub const SIMULATED: Tier = Tier {
         threads: false,

@@ -18,8 +18,10 @@ mod state;
 mod write;
 
 use crate::{
-    frame::{HEADER, Header},
-    pieces, sockopt,
+    frame::Header,
+    pieces,
+    shm::{ShmLink, ring::Side},
+    sockopt,
 };
 use gaggle_core::{
     Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, MsgKey, OpId, Outlet, Rank, Sink, Transfer,
@@ -36,10 +38,17 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
     },
     time::{Duration, Instant},
 };
+
+/// How long what is not told of is waited for before the next look.
+const BRIEFLY: Duration = Duration::from_millis(1);
 
 /// How the sockets are set up.
 #[derive(Clone, Debug)]
@@ -81,6 +90,11 @@ pub struct TcpTransport {
     /// The selector, for whoever sleeps.
     selector: OwnedFd,
     counts: Counts,
+    name: &'static str,
+    /// Rings among the links.
+    sides: Vec<Arc<Side>>,
+    /// Somebody sleeps, or is about to, until a bell rings.
+    armed: AtomicBool,
 }
 
 /// What belongs to whoever makes progress.
@@ -91,6 +105,10 @@ struct Io {
     links: Vec<Link>,
     /// The link that comes first this time.
     turn: usize,
+    /// Some link is a socket.
+    has_sockets: bool,
+    /// Counts calls, for rings.
+    asked: u32,
 }
 
 /// Only ever added to, and read as a snapshot of independent numbers: relaxed is enough.
@@ -154,29 +172,67 @@ impl TcpTransport {
         config: TcpConfig,
     ) -> io::Result<TcpTransport> {
         links.sort_by_key(|(rank, _)| *rank);
-        let peers: Vec<Rank> = links.iter().map(|(rank, _)| *rank).collect();
-        let twice = peers.windows(2).find(|w| w[0] == w[1]).map(|w| w[0]);
-        if let Some(rank) = twice.or_else(|| peers.iter().copied().find(|p| *p == me)) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{me} needs one connection to every other rank, {rank} is one too many"),
-            ));
-        }
-        let poll = Poll::new()?;
+        Self::check(me, links.iter().map(|(rank, _)| *rank))?;
         let tuning = sockopt::Tuning {
             keepalive: config.keepalive,
             user_timeout: config.user_timeout,
             unsent: config.unsent,
         };
         let mut made = Vec::with_capacity(links.len());
-        for (i, (_, stream)) in links.into_iter().enumerate() {
+        for (rank, stream) in links {
             stream.set_nonblocking(true)?;
             sockopt::tune(&stream, &tuning)?;
-            let mut stream = mio::net::TcpStream::from_std(stream);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(i), interest)?;
-            made.push(Link::new(stream));
+            made.push((rank, Link::tcp(mio::net::TcpStream::from_std(stream))));
         }
+        Self::over(me, made, "tcp")
+    }
+
+    /// The same protocol through rings in shared memory.
+    ///
+    /// # Errors
+    /// Two links to one rank, one to `me`, or what the system says about a socket.
+    pub(crate) fn rings(me: Rank, mut links: Vec<(Rank, ShmLink)>) -> io::Result<TcpTransport> {
+        links.sort_by_key(|(rank, _)| *rank);
+        Self::check(me, links.iter().map(|(rank, _)| *rank))?;
+        let made: io::Result<Vec<_>> = links
+            .into_iter()
+            .map(|(rank, link)| Ok((rank, Link::ring(link)?)))
+            .collect();
+        Self::over(me, made?, "shm")
+    }
+
+    fn check(me: Rank, peers: impl Iterator<Item = Rank>) -> io::Result<()> {
+        let mut last = None;
+        for rank in peers {
+            if rank == me || last == Some(rank) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!(
+                        "{me} needs one connection to every other rank, {rank} is one too many"
+                    ),
+                ));
+            }
+            last = Some(rank);
+        }
+        Ok(())
+    }
+
+    /// Links ascending by rank.
+    fn over(me: Rank, links: Vec<(Rank, Link)>, name: &'static str) -> io::Result<TcpTransport> {
+        let poll = Poll::new()?;
+        let peers: Vec<Rank> = links.iter().map(|(rank, _)| *rank).collect();
+        let mut links: Vec<Link> = links.into_iter().map(|(_, link)| link).collect();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        for (i, link) in links.iter_mut().enumerate() {
+            // A bell's room does not matter.
+            let interest = match link.side() {
+                Some(_) => Interest::READABLE,
+                None => interest,
+            };
+            poll.registry()
+                .register(link.source(), Token(i), interest)?;
+        }
+        let sides: Vec<_> = links.iter().filter_map(Link::side).cloned().collect();
         let selector = poll.registry().as_fd().try_clone_to_owned()?;
         Ok(TcpTransport {
             me,
@@ -186,12 +242,26 @@ impl TcpTransport {
             io: Mutex::new(Io {
                 poll,
                 events: Events::with_capacity(64),
-                links: made,
+                has_sockets: sides.len() < links.len(),
+                links,
                 turn: 0,
+                asked: 0,
             }),
             selector,
             counts: Counts::default(),
+            name,
+            sides,
+            armed: AtomicBool::new(false),
         })
+    }
+
+    /// Has this rank woken by every ring. True: some ring has something already.
+    fn arm_rings(&self) -> bool {
+        let mut any = false;
+        for side in &self.sides {
+            any |= side.arm();
+        }
+        any
     }
 
     /// Bytes that the sockets themselves have sent (without what they sent again) and received since they were handed over; `None` where the system does not say.
@@ -293,7 +363,9 @@ impl TcpTransport {
             if (flushed && !queued) || left.is_zero() {
                 return;
             }
-            run.poll(left);
+            // Nobody has asked the peers to ring.
+            let rings = !self.sides.is_empty();
+            run.poll(if rings { left.min(BRIEFLY) } else { left });
         }
     }
 }
@@ -331,7 +403,7 @@ impl Transport for TcpTransport {
     }
 
     fn link(&self) -> &'static str {
-        "tcp"
+        self.name
     }
 
     fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
@@ -406,6 +478,14 @@ impl Transport for TcpTransport {
     }
 
     fn arm(&self) -> Armed<'_> {
+        if !self.sides.is_empty() {
+            self.armed.store(true, SeqCst);
+            // With the one in `note_what_is_left`.
+            fence(SeqCst);
+            if self.arm_rings() {
+                return Armed::MoreToDo;
+            }
+        }
         let st = self.state.lock();
         if st.left {
             Armed::Wakes
@@ -417,6 +497,10 @@ impl Transport for TcpTransport {
         } else {
             Armed::Fd(self.selector.as_fd())
         }
+    }
+
+    fn woke(&self) {
+        self.armed.store(false, SeqCst);
     }
 
     fn attach(&self, _wake: Arc<dyn Wake>) {
@@ -461,26 +545,19 @@ impl Transport for TcpTransport {
         }
         self.flush(&mut run, deadline);
         // Closing a socket with unread input would destroy what the peer has not yet received.
-        let mut scrap = [0; 16 * HEADER];
         loop {
             let mut under_way = false;
             for link in run.io.links.iter_mut().filter(|l| !l.closed) {
-                for _ in 0..64 {
-                    if !matches!(io::Read::read(&mut link.stream, &mut scrap), Ok(n) if n > 0) {
-                        break;
-                    }
-                }
-                under_way |= sockopt::unacknowledged(link.stream.as_fd()) > 0;
+                under_way |= link.linger();
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if !under_way || left.is_zero() {
                 break;
             }
-            run.poll(left.min(Duration::from_millis(1)));
+            run.poll(left.min(BRIEFLY));
         }
         for link in run.io.links.iter().filter(|l| !l.closed) {
-            // It can only fail where the peer has closed already.
-            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+            link.shut();
         }
     }
 

@@ -84,16 +84,20 @@ impl Run<'_> {
                 }
                 continue;
             }
-            let Some((header, rest)) = link.input.full().split_first_chunk::<HEADER>() else {
+            if link.input.len() < HEADER {
+                return Ok(Stop::Hungry);
+            }
+            let front = link.input.front();
+            let (header, rest) = front.split_at(HEADER);
+            let Some(h) = header.first_chunk().map(Header::parse).transpose()? else {
                 return Ok(Stop::Hungry);
             };
-            let h = Header::parse(header)?;
             let mut head = [0; HEAD_MAX];
             let len = usize::from(h.head_len);
-            let Some(bytes) = rest.get(..len) else {
+            if link.input.len() < HEADER + len {
                 return Ok(Stop::Hungry);
-            };
-            head[..len].copy_from_slice(bytes);
+            }
+            head[..len].copy_from_slice(&rest[..len]);
             link.input.take(HEADER + len);
             let counts = &self.t.counts;
             if h.kind == Kind::Data {
@@ -253,6 +257,7 @@ impl Run<'_> {
         Counts::add(&self.t.counts.payload_received, fed.used);
         let link = &mut self.io.links[i];
         link.input.take(fed.used);
+        link.consumed();
         current.left -= fed.used;
         link.frame = (current.left > 0).then_some(current);
         if current.left == 0 {

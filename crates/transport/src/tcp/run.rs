@@ -6,10 +6,15 @@ use super::{
 };
 use crate::pieces::Piece;
 use gaggle_core::{Dir, Down, Sink, TransportError, Verdict, XferId};
-use std::time::Duration;
+use std::{
+    sync::atomic::{Ordering::SeqCst, fence},
+    time::Duration,
+};
 
 /// What a callback without bytes counts towards the budget.
 const CALL: usize = 64;
+/// Of so many calls one asks the system about the bells, which tell of a death.
+const ASK_EVERY: u32 = 64;
 
 pub(super) struct Run<'a> {
     pub(super) t: &'a TcpTransport,
@@ -56,7 +61,7 @@ impl Run<'_> {
         for link in &mut self.io.links {
             link.stalled = false;
         }
-        self.poll(Duration::ZERO);
+        self.learn();
         let n = self.io.links.len();
         let mut moved = true;
         while moved && self.tally.left > 0 {
@@ -75,6 +80,18 @@ impl Run<'_> {
         self.tally.calls
     }
 
+    /// Learns what is ready. Rings are looked at; the system is asked where there are sockets, where a bell may have rung, and every now and then.
+    fn learn(&mut self) {
+        self.io.asked = (self.io.asked + 1) % ASK_EVERY;
+        if self.io.has_sockets || self.io.asked == 0 || self.t.armed.load(SeqCst) {
+            self.poll(Duration::ZERO);
+        } else {
+            for link in &mut self.io.links {
+                link.look();
+            }
+        }
+    }
+
     /// Learns which sockets are ready.
     pub(super) fn poll(&mut self, limit: Duration) {
         let Io {
@@ -85,7 +102,7 @@ impl Run<'_> {
         } = &mut *self.io;
         // An interrupted poll has learnt nothing; the next one will.
         if poll.poll(events, Some(limit)).is_err() {
-            return;
+            events.clear();
         }
         for event in events.iter() {
             let Some(link) = links.get_mut(event.token().0).filter(|l| !l.closed) else {
@@ -94,11 +111,24 @@ impl Run<'_> {
             let end = event.is_read_closed() || event.is_write_closed() || event.is_error();
             link.ending |= end;
             link.readable |= event.is_readable() || end;
-            link.writable |= event.is_writable();
+            if link.side().is_some() {
+                link.drain_bell();
+            } else {
+                link.writable |= event.is_writable();
+            }
+        }
+        for link in links {
+            link.look();
         }
     }
 
     fn note_what_is_left(&mut self) {
+        for link in &mut self.io.links {
+            link.note();
+        }
+        // With the fence in `arm`: whoever goes to sleep sees how far this got, or is seen here and armed for it.
+        fence(SeqCst);
+        let again = self.t.armed.load(SeqCst) && self.t.arm_rings();
         let mut st = self.t.state.lock();
         let (mut more, mut waiting) = (!st.deliver.is_empty(), !st.stalled_deliver.is_empty());
         for (link, tables) in self.io.links.iter().zip(&st.links) {
@@ -107,7 +137,7 @@ impl Run<'_> {
             more |= link.writable && (link.output.len() > 0 || to_say);
             waiting |= link.stalled || !tables.stalled.is_empty();
         }
-        (st.more, st.waiting) = (more, waiting);
+        (st.more, st.waiting) = (more || again, waiting);
     }
 
     fn deliver(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     contract::{self, Tier},
-    frame::{COST, EAGER, Kind, PAYLOAD_MAX},
+    frame::{COST, EAGER, HEADER, Kind, PAYLOAD_MAX},
 };
 use gaggle_core::Class;
 use rand::{Rng, RngCore, SeedableRng};
@@ -562,7 +562,10 @@ fn an_urgent_message_is_the_very_next_frame() {
         #[cfg(target_os = "linux")]
         {
             // The kernel looks at its bound before it takes another packet.
-            let unsent = sockopt::unsent(io.links[0].stream.as_fd());
+            let link::Stream::Tcp(stream) = &io.links[0].stream else {
+                panic!("a socket was given");
+            };
+            let unsent = sockopt::unsent(stream.as_fd());
             assert!(unsent <= config.unsent as usize + (64 << 10), "{unsent}");
         }
     }

@@ -62,12 +62,10 @@ impl Run<'_> {
         let calling = Calling::begin(self.t, &mut st, job.id);
         drop(st);
         let output = &mut self.io.links[i].output;
-        let start = output.hi;
         let head = if part.first { part.head_len } else { 0 };
-        let body = start + HEADER + head;
         let mut filled = 0;
         if part.room > 0 {
-            let mut room = Room::new(&mut output.bytes[body..body + part.room], part.unit);
+            let mut room = Room::new(output.room(HEADER + head, part.room), part.unit);
             self.sink.outgoing(job.id, part.at, &mut room);
             filled = room.filled();
         }
@@ -93,7 +91,7 @@ impl Run<'_> {
         };
         output.push(&h.to_bytes());
         output.push(&part.head[..head]);
-        output.hi += filled;
+        output.filled(filled);
         let counts = &self.t.counts;
         Counts::add(&counts.header_sent, HEADER + head);
         Counts::add(&counts.payload_sent, filled);

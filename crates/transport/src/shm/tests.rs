@@ -1,0 +1,433 @@
+//! The contract over rings, and what only rings can get wrong: wrapping, hostile words, wakes, and memory that is not what it seems.
+
+#![cfg(target_os = "linux")]
+
+use super::{
+    raw_ring::{Map, Reader, SMALLEST, Writer},
+    ring::{FOR_DATA, FOR_ROOM, Side},
+    *,
+};
+use crate::contract::{self, Tier};
+use gaggle_core::{Class, Dir, Down, Inlet, MsgKey, Outlet, Verdict};
+use std::os::fd::AsFd;
+
+fn mesh(n: u32, ring_bytes: usize) -> Vec<ShmTransport> {
+    let mut links: Vec<Vec<(Rank, ShmLink)>> = (0..n).map(|_| Vec::new()).collect();
+    for a in 0..n {
+        for b in 0..a {
+            let (x, y) = pair(ring_bytes).unwrap();
+            links[a as usize].push((Rank(b), x));
+            links[b as usize].push((Rank(a), y));
+        }
+    }
+    let make = |(me, links)| ShmTransport::new(Rank(me as u32), links).unwrap();
+    links.into_iter().enumerate().map(make).collect()
+}
+
+fn boxed(world: Vec<ShmTransport>) -> Vec<Box<dyn Transport>> {
+    let each = |t| Box::new(t) as Box<dyn Transport>;
+    world.into_iter().map(each).collect()
+}
+
+#[test]
+fn keeps_the_contract() {
+    contract::run(&mut |n| boxed(mesh(n, 1 << 20)), Tier::SHM);
+}
+
+#[test]
+fn keeps_the_contract_in_the_smallest_rings() {
+    contract::run(&mut |n| boxed(mesh(n, SMALLEST)), Tier::SHM);
+}
+
+#[test]
+fn a_second_link_to_a_rank_is_refused() {
+    let link = || pair(SMALLEST).unwrap().0;
+    for twice in [
+        vec![(Rank(1), link()), (Rank(1), link())],
+        vec![(Rank(0), link())],
+    ] {
+        let e = ShmTransport::new(Rank(0), twice).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
+    }
+}
+
+fn ends() -> (Arc<Map>, Writer, Reader) {
+    let memory = memory(SMALLEST).unwrap();
+    let map = Arc::new(Map::new(memory.as_fd(), SMALLEST).unwrap());
+    let there = Arc::new(Map::new(memory.as_fd(), SMALLEST).unwrap());
+    let writer = Writer::new(Arc::clone(&map), 0);
+    (map, writer, Reader::new(there, 0))
+}
+
+#[test]
+fn bytes_come_as_they_went_however_they_wrap() {
+    let (_, mut writer, mut reader) = ends();
+    // No divisor of the size, so that every kind of wrap comes up.
+    let (mut sent, mut got) = (0u64, 0u64);
+    for step in 0..2000usize {
+        let n = (step * 7919) % (SMALLEST / 2) + 1;
+        writer.look().unwrap();
+        let room = writer.room(0, n);
+        let n = room.len();
+        for byte in room.iter_mut() {
+            *byte = (sent % 251) as u8;
+            sent += 1;
+        }
+        writer.filled(n);
+        assert_eq!(writer.publish(), n);
+        reader.look().unwrap();
+        if reader.len() >= 8 {
+            let front = reader.front();
+            assert_eq!(front[..8], reader.full()[..8]);
+        }
+        let take = if step % 3 == 0 {
+            reader.len()
+        } else {
+            reader.len() / 2
+        };
+        for byte in &reader.full()[..take] {
+            assert_eq!(*byte, (got % 251) as u8, "byte {got}");
+            got += 1;
+        }
+        reader.take(take);
+        reader.publish();
+    }
+    assert!(got > 20 * SMALLEST as u64, "{got}");
+}
+
+#[test]
+fn full_and_empty_are_told_apart() {
+    let (_, mut writer, mut reader) = ends();
+    assert_eq!((reader.look().unwrap(), reader.len()), (0, 0));
+    assert_eq!(writer.free(), SMALLEST);
+    let n = writer.room(0, 2 * SMALLEST).len();
+    assert_eq!(n, SMALLEST);
+    writer.filled(n);
+    assert_eq!(writer.room(0, 1).len(), 0);
+    writer.publish();
+    assert_eq!((writer.free(), writer.publish()), (0, 0));
+    assert_eq!(reader.look().unwrap(), SMALLEST);
+    reader.take(1);
+    assert!(reader.publish() && !reader.publish());
+    writer.look().unwrap();
+    assert_eq!(writer.free(), 1);
+}
+
+#[test]
+fn words_out_of_range_are_refused() {
+    for head in [SMALLEST as u64 + 1, u64::MAX, 1 << 63] {
+        let (map, _writer, mut reader) = ends();
+        map.set_head(0, head);
+        assert!(reader.look().is_err(), "{head}");
+        assert_eq!(reader.len(), 0);
+    }
+    // Backwards.
+    let (map, mut writer, mut reader) = ends();
+    writer.filled(100);
+    writer.publish();
+    reader.look().unwrap();
+    map.set_head(0, 99);
+    assert!(reader.look().is_err());
+    for tail in [101, u64::MAX] {
+        map.set_tail(0, tail);
+        assert!(writer.look().is_err(), "{tail}");
+    }
+    map.set_tail(0, 50);
+    writer.look().unwrap();
+    map.set_tail(0, 49);
+    assert!(writer.look().is_err());
+}
+
+/// A sink that takes everything, and remembers how it ended.
+#[derive(Default)]
+struct Plain {
+    done: Vec<Result<(), TransportError>>,
+    downs: Vec<(Rank, Down)>,
+}
+
+impl Sink for Plain {
+    fn outgoing(&mut self, _id: XferId, _at: u64, out: &mut dyn Outlet) {
+        let n = out.room().len();
+        out.commit(n);
+    }
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn incoming(&mut self, _id: XferId, _at: u64, part: &mut dyn Inlet) {
+        let n = part.peek().len();
+        part.consume(n);
+    }
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn done(&mut self, _id: XferId, result: Result<(), TransportError>) {
+        self.done.push(result);
+    }
+    fn down(&mut self, peer: Rank, how: Down) {
+        self.downs.push((peer, how));
+    }
+}
+
+fn transfer(dir: Dir, peer: u32, bytes: u64) -> Transfer<'static> {
+    let op = OpId {
+        group: 1,
+        lane: 0,
+        class: Class::Collective,
+        seq: 0,
+    };
+    Transfer {
+        dir,
+        peer: Rank(peer),
+        key: MsgKey { op, tag: 7 },
+        bytes,
+        unit: 1,
+        priority: 0,
+        head: b"",
+        loan: None,
+    }
+}
+
+/// What rank 0 says of a link whose other side does `evil` with the memory.
+fn victim(evil: impl FnOnce(&Side, &UnixStream)) -> Plain {
+    let (mine, theirs) = pair(SMALLEST).unwrap();
+    let t = ShmTransport::new(Rank(0), vec![(Rank(1), mine)]).unwrap();
+    let mut sink = Plain::default();
+    t.post(transfer(Dir::Recv, 1, 1000)).unwrap();
+    t.post(transfer(Dir::Send, 1, 1 << 20)).unwrap();
+    while t.progress(&mut sink, 1 << 20) > 0 {}
+    assert!(sink.downs.is_empty());
+    let (stream, side) = theirs.into_parts();
+    evil(&side, &stream);
+    for _ in 0..1000 {
+        t.progress(&mut sink, 1 << 20);
+    }
+    sink
+}
+
+fn lost_because(sink: &Plain, why: &str) {
+    let [(Rank(1), Down::Lost(what))] = &sink.downs[..] else {
+        panic!("{:?}", sink.downs);
+    };
+    assert!(what.contains(why), "{what}");
+    assert_eq!(sink.done.len(), 2);
+    assert!(sink.done.iter().all(Result::is_err));
+}
+
+#[test]
+fn hostile_memory_closes_the_link_and_is_named() {
+    lost_because(
+        &victim(|side, _| side.map().set_head(side.output(), u64::MAX)),
+        "head is at",
+    );
+    lost_because(
+        &victim(|side, _| side.map().set_tail(side.input(), u64::MAX)),
+        "tail is at",
+    );
+    lost_because(
+        &victim(|side, _| {
+            let mut writer = Writer::new(Arc::clone(side.map()), side.output());
+            writer.room(0, 100).fill(0xff);
+            writer.filled(100);
+            writer.publish();
+        }),
+        "broke the protocol: frame of unknown kind 255",
+    );
+}
+
+#[test]
+fn random_memory_ends_in_a_typed_reason() {
+    use rand::{Rng, RngCore, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(11);
+    for _ in 0..200 {
+        let sink = victim(|side, _| {
+            let map = side.map();
+            let mut writer = Writer::new(Arc::clone(map), side.output());
+            let n = rng.random_range(48..SMALLEST);
+            rng.fill_bytes(writer.room(0, n));
+            if rng.next_u32() & 1 == 0 {
+                writer.room(0, 2).copy_from_slice(&[1, 1]);
+            }
+            writer.filled(n);
+            writer.publish();
+            if rng.next_u32() & 3 == 0 {
+                map.set_tail(side.input(), rng.next_u64());
+            }
+            map.sleeps(rng.random_range(0..2))
+                .store(rng.next_u64(), std::sync::atomic::Ordering::SeqCst);
+        });
+        assert!(
+            matches!(&sink.downs[..], [(Rank(1), Down::Lost(_))]),
+            "{:?}",
+            sink.downs
+        );
+    }
+}
+
+#[test]
+fn a_death_is_seen_by_a_sleeper_and_after_what_came_before_it() {
+    let (mine, theirs) = pair(SMALLEST).unwrap();
+    let t = ShmTransport::new(Rank(0), vec![(Rank(1), mine)]).unwrap();
+    let peer = ShmTransport::new(Rank(1), vec![(Rank(0), theirs)]).unwrap();
+    let mut sink = Plain::default();
+    t.post(transfer(Dir::Recv, 1, 1000)).unwrap();
+    while t.progress(&mut sink, 1 << 20) > 0 {}
+    let Armed::Fd(fd) = t.arm() else {
+        panic!("{:?}", t.arm());
+    };
+    let readable = |fd| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
+    };
+    assert!(!readable(fd));
+    peer.post(transfer(Dir::Send, 0, 1000)).unwrap();
+    while peer.progress(&mut Plain::default(), 1 << 20) > 0 {}
+    drop(peer);
+    assert!(readable(fd));
+    while t.progress(&mut sink, 1 << 20) > 0 {}
+    assert!(matches!(&sink.done[..], [Ok(())]), "{:?}", sink.done);
+    assert!(matches!(&sink.downs[..], [(Rank(1), Down::Lost(why))] if why.contains("closed")));
+}
+
+#[test]
+fn nobody_is_called_who_does_not_sleep() {
+    let (mine, theirs) = pair(SMALLEST).unwrap();
+    let (bell, here) = mine.into_parts();
+    let (other, there) = theirs.into_parts();
+    other.set_nonblocking(true).unwrap();
+    let rung = || io::Read::read(&mut &other, &mut [0; 8]).unwrap_or(0);
+    here.call(FOR_DATA, &bell);
+    assert_eq!(rung(), 0);
+    assert!(!there.arm());
+    // Room is not what it waits for.
+    here.call(FOR_ROOM, &bell);
+    assert_eq!(rung(), 0);
+    here.call(FOR_DATA, &bell);
+    here.call(FOR_DATA, &bell);
+    assert_eq!(rung(), 1, "once per sleep");
+    // What was published before it lay down keeps it awake.
+    here.map().set_head(here.output(), 5);
+    assert!(there.arm());
+    there.note(5, None);
+    assert!(!there.arm());
+}
+
+#[test]
+fn memory_that_can_shrink_is_refused() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("bad", flags).unwrap();
+    ftruncate(&fd, raw_ring::bytes_of(SMALLEST) as u64).unwrap();
+    let map = |fd: &OwnedFd, bytes| {
+        let stream = UnixStream::pair().unwrap().0;
+        ShmLink::map(stream, fd.as_fd(), bytes, 0, None).map(drop)
+    };
+    assert!(map(&fd, SMALLEST).is_err());
+    let good = memory(SMALLEST).unwrap();
+    assert!(map(&good, SMALLEST).is_ok());
+    // The size must be the memory's.
+    for bytes in [0, 1, SMALLEST - 1, 2 * SMALLEST, usize::MAX] {
+        assert!(map(&good, bytes).is_err(), "{bytes}");
+    }
+    assert!(pair(SMALLEST + 1).is_err());
+}
+
+/// What each rank of a world with these hosts gets; `None` declines. Rank r hands over a heap of r + 1 pages.
+fn met(hosts: &[u32], declines: Option<u32>) -> Vec<Vec<(Rank, ShmLink)>> {
+    use crate::{
+        auth::{Credentials, Secret},
+        rendezvous::Rendezvous,
+        store::LocalStore,
+    };
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let creds = Credentials {
+        job: "meeting".into(),
+        epoch: 1,
+        secret: Secret::from_bytes([3; 32]),
+    };
+    let store = LocalStore::new();
+    let rank = |rank: u32| {
+        let meeting = Rendezvous {
+            rank: Rank(rank),
+            world: hosts.len() as u32,
+            creds: &creds,
+            store: &store,
+            local: ([127, 0, 0, 1], 1).into(),
+            at: None,
+            store_addr: ([127, 0, 0, 1], 2).into(),
+            timeout: Duration::from_secs(60),
+            beside: &[],
+        };
+        if declines == Some(rank) {
+            meet::decline(&meeting).unwrap();
+            return vec![];
+        }
+        let heap = memfd_create("heap", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&heap, heap_len(Rank(rank))).unwrap();
+        meet::meet(&meeting, hosts, Some(heap.as_fd())).unwrap()
+    };
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..hosts.len() as u32)
+            .map(|r| s.spawn(move || rank(r)))
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn heap_len(rank: Rank) -> u64 {
+    4096 * (u64::from(rank.0) + 1)
+}
+
+fn check(hosts: &[u32], declines: Option<u32>) {
+    let all = met(hosts, declines);
+    let mut world = Vec::new();
+    for (me, mut links) in (0..).map(Rank).zip(all) {
+        let expected: Vec<Rank> = meet::locals(me, hosts)
+            .into_iter()
+            .filter(|peer| ![Some(me.0), Some(peer.0)].contains(&declines))
+            .collect();
+        let ranks: Vec<Rank> = links.iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(ranks, expected, "{me} of {hosts:?}, {declines:?} declines");
+        for (peer, link) in &mut links {
+            let heap = link.take_heap().unwrap();
+            let len = rustix::fs::fstat(&heap).unwrap().st_size;
+            assert_eq!(u64::try_from(len), Ok(heap_len(*peer)));
+            assert!(link.take_heap().is_none());
+        }
+        world.push(ShmTransport::new(me, links).unwrap());
+    }
+    // Each pair has the same memory.
+    let mut sinks: Vec<Plain> = world.iter().map(|_| Plain::default()).collect();
+    for t in &world {
+        for peer in t.peers() {
+            t.post(transfer(Dir::Send, peer.0, 300_000)).unwrap();
+            t.post(transfer(Dir::Recv, peer.0, 300_000)).unwrap();
+        }
+    }
+    let due: usize = world.iter().map(|t| 2 * t.peers().len()).sum();
+    while sinks.iter().map(|s| s.done.len()).sum::<usize>() < due {
+        for (t, sink) in world.iter().zip(&mut sinks) {
+            t.progress(sink, 1 << 20);
+            assert!(sink.downs.is_empty(), "{:?}", sink.downs);
+        }
+    }
+    assert!(sinks.iter().flat_map(|s| &s.done).all(Result::is_ok));
+}
+
+#[test]
+fn ranks_of_a_host_meet_and_hand_over_their_heaps() {
+    for world in [1, 2, 3, 5, 8] {
+        check(&vec![0; world], None);
+    }
+}
+
+#[test]
+fn other_hosts_and_ranks_that_decline_are_left_out() {
+    check(&[0, 1, 0, 1, 1, 2, 0], None);
+    for declines in 0..3 {
+        check(&[0, 0, 0], Some(declines));
+    }
+}
