@@ -34,10 +34,15 @@ pub(crate) struct EngineComm {
 
 impl EngineComm {
     pub(crate) fn new(shared: Arc<Shared>, info: GroupInfo) -> EngineComm {
-        let hosts = hosts_of(&shared.state.lock().config, &info);
+        let info = Arc::new(info);
+        let hosts = {
+            let mut state = shared.state.lock();
+            state.register(&info);
+            hosts_of(&state.config, &info)
+        };
         EngineComm {
             shared,
-            info: Arc::new(info),
+            info,
             hosts,
         }
     }

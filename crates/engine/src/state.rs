@@ -14,15 +14,15 @@ use crate::{
     ready::{Item, Ready},
     rebuild::Rebuilds,
     record::{Record, record},
-    sync::Arc,
+    sync::{Arc, Weak},
     timers::{Alarm, Timers},
     trouble::Troubles,
     verdict::blame_of,
 };
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, MsgKey, OpId, OpKind,
-    Rank, Region, Transfer, Transport, TransportError, UserReduction, XferId,
+    Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, MsgKey, OpId,
+    OpKind, Rank, Region, Transfer, Transport, TransportError, UserReduction, XferId,
 };
 use smallvec::SmallVec;
 use std::{
@@ -97,7 +97,11 @@ pub(crate) struct State {
     /// What came to light, by group, of operations that had gone well: the group's next one reports it.
     pub(crate) late: HashMap<u64, VecDeque<(OpId, Late)>>,
     /// Groups that were aborted: by which rank of the job, and why.
+    ///
+    /// The streams of tagged messages between two members have identities of their own, which are here as well.
     pub(crate) poisoned: HashMap<u64, (Rank, String)>,
+    /// Groups that this rank has handles to, or operations of.
+    pub(crate) groups: HashMap<u64, Weak<GroupInfo>>,
     pub(crate) down: Vec<Option<Down>>,
     /// Who has said goodbye on the control plane.
     pub(crate) goodbyes: Vec<bool>,
@@ -177,6 +181,7 @@ impl State {
             lanes: HashMap::new(),
             late: HashMap::new(),
             poisoned: HashMap::new(),
+            groups: HashMap::new(),
             down: vec![None; world as usize],
             goodbyes: vec![false; world as usize],
             last_blame: vec![None; world as usize],

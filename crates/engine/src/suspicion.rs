@@ -5,10 +5,11 @@ use crate::{
     op::{OpState, Status},
     protocol::{Blame, Head, Progress, Word},
     state::{Late, Later, MAX_LATE, State, control_word},
+    sync::{Arc, Weak},
     trouble::FailedAt,
     verdict::{aborted, concerns, judge, mismatch, names, pair_mismatch},
 };
-use gaggle_core::{Cause, Class, Descriptor, Down, Error, OpId, OpKind, Rank};
+use gaggle_core::{Cause, Class, Descriptor, Down, Error, GroupInfo, OpId, OpKind, Rank};
 
 impl State {
     /// Compares an operation with what a rank of the job sends for it. Where they differ, whatever follows from that has been set going.
@@ -335,11 +336,42 @@ impl State {
         }
     }
 
+    /// A group is there, from now until its last handle and operation are gone.
+    pub(crate) fn register(&mut self, info: &Arc<GroupInfo>) {
+        // Those that are gone are swept out when as many again may have come.
+        if self.groups.len() == self.groups.capacity() {
+            self.groups.retain(|_, info| info.strong_count() > 0);
+        }
+        self.groups.insert(info.id, Arc::downgrade(info));
+        // It was aborted elsewhere before it was made here.
+        if let Some((by, reason)) = self.poisoned.get(&info.id).cloned() {
+            self.abort(info.id, by, &reason);
+        }
+    }
+
+    /// The identities of the tagged messages from and to this rank in a group that it knows.
+    fn streams_of(&self, group: u64) -> Vec<u64> {
+        let Some(info) = self.groups.get(&group).and_then(Weak::upgrade) else {
+            return vec![];
+        };
+        let peers = (0..info.world_ranks.len() as u32).map(Rank);
+        let both = |peer| {
+            [
+                OpId::link_group(group, peer, info.rank),
+                OpId::link_group(group, info.rank, peer),
+            ]
+        };
+        peers.flat_map(both).collect()
+    }
+
     /// `by` is a number in the job.
     pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
-        self.poisoned
-            .entry(group)
-            .or_insert_with(|| (by, reason.to_owned()));
+        let streams = self.streams_of(group);
+        for id in streams.iter().chain([&group]) {
+            self.poisoned
+                .entry(*id)
+                .or_insert_with(|| (by, reason.to_owned()));
+        }
         for (idx, op) in self.ops.iter().enumerate() {
             if let Some(op) = op.as_deref().filter(|op| op.group.id == group) {
                 self.later
@@ -347,7 +379,8 @@ impl State {
             }
         }
         // What has come early would hold the links' credit for ever.
-        let early = self.early.keys().filter(|id| id.group == group);
+        let early = self.early.keys();
+        let early = early.filter(|id| id.group == group || streams.contains(&id.group));
         let stale: Vec<OpId> = early.copied().collect();
         for id in stale {
             let early = self.take_early(&id);

@@ -41,6 +41,41 @@ fn without_grace_the_verdict_falls_at_the_deadline() {
 }
 
 #[test]
+fn messages_that_an_aborted_group_never_received_hold_no_credit() {
+    const LEN: usize = 24 << 10;
+    let sent = Barrier::new(2);
+    let over = Barrier::new(2);
+    LINK.local(2, &config(), |_, group| {
+        let me = group.rank();
+        let other = Rank(1 - me.0);
+        for round in 0..3u32 {
+            let members = [Rank(0), Rank(1)];
+            let victim = group
+                .subgroup(&members, &format!("victim {round}"))
+                .unwrap();
+            // Most of what may be sent without its receiver.
+            for tag in 0..2 {
+                let work = victim.start(Op::new(Kind::Send { to: other, tag }), vec![1f32; LEN]);
+                work.wait().unwrap();
+            }
+            sent.wait();
+            if me == Rank(round % 2) {
+                victim.abort("over");
+            }
+            let e = victim.barrier().unwrap_err();
+            assert!(matches!(e.cause(), Cause::Aborted { .. }), "{e}");
+            over.wait();
+            // Both send before they receive: nobody waits for a receiver if the credit is back.
+            group.send(&[1f32; LEN], other, round).unwrap();
+            let mut x = vec![0f32; LEN];
+            group.recv(&mut x, other, round).unwrap();
+            assert_eq!(x[LEN - 1], 1.0);
+        }
+        works_again(&group);
+    });
+}
+
+#[test]
 fn who_leaves_because_of_a_mismatch_is_not_what_went_wrong() {
     let known = Barrier::new(2);
     LINK.local(3, &config(), |_, group| {
