@@ -1,6 +1,6 @@
 //! The command line: what can be said, and what `--help` tells.
 
-use crate::{explain::ExplainArgs, perf::PerfArgs};
+use crate::{explain::ExplainArgs, perf::PerfArgs, tune::TuneArgs};
 use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
 use gaggle_transport::interfaces::Wish;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -33,6 +33,7 @@ pub(crate) enum Task {
     Trace(TraceArgs),
     Explain(Box<ExplainArgs>),
     Perf(Box<PerfArgs>),
+    Tune(TuneArgs),
 }
 
 /// Start N copies of a program on this machine, as the ranks of one job
@@ -77,6 +78,7 @@ What you may set, for ranks that call `gaggle::join()`:
   GAGGLE_TIMEOUT                seconds until an operation names who has not come; 300
   GAGGLE_ALGORITHMS             which plans are used, as all_reduce:0-32k=ring,32k-=direct
   GAGGLE_INTERFACE              as --interface: eth0 or eth*,10.0.0.0/8,^docker*; loopback
+  GAGGLE_TABLES                 a file that `gaggle tune` has written: what links can do here
   GAGGLE_TRACE, GAGGLE_TRACE_DIR
                                 `off`, or where recordings lie; see `gaggle trace --help`
 Standard input is empty for every rank.

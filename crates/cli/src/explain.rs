@@ -46,6 +46,9 @@ pub(crate) struct ExplainArgs {
     /// What the ranks' links are: threads, loopback, 10gbit or 1gbit; of several hosts, those between them
     #[arg(long, value_name = "CLASS", value_parser = class)]
     links: Option<LinkClass>,
+    /// A file that gaggle tune has written, as in GAGGLE_TABLES
+    #[arg(long, value_name = "FILE", value_parser = tables_file, conflicts_with = "links")]
+    tables: Option<Tables>,
     /// What may be on the wire: plain, bf16, f16 or int8
     #[arg(long, default_value = "plain")]
     codec: Codec,
@@ -161,6 +164,12 @@ fn mode(text: &str) -> Result<Mode, String> {
         .into_iter()
         .find(|m| m.to_string() == text)
         .ok_or_else(|| "there are default, ordered and exact".into())
+}
+
+fn tables_file(path: &str) -> Result<Tables, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    text.parse()
+        .map_err(|e: select::ParseTablesError| e.to_string())
 }
 
 fn class(text: &str) -> Result<LinkClass, String> {
@@ -366,6 +375,7 @@ fn check_args(args: &ExplainArgs) -> Result<(), String> {
 fn tables(args: &ExplainArgs, hosts: Option<&[u32]>) -> Tables {
     let one_host = hosts.is_some_and(|h| h.iter().all(|host| *host == h[0]));
     let tables = match (args.links, one_host) {
+        _ if args.tables.is_some() => args.tables.unwrap_or_default(),
         (Some(class), true) => Tables::of(class, class),
         (Some(class), false) => Tables::of(LinkClass::LOOPBACK, class),
         (None, true) => Tables::one_host(),
@@ -373,7 +383,7 @@ fn tables(args: &ExplainArgs, hosts: Option<&[u32]>) -> Tables {
     };
     Tables {
         slice_bytes: args.slice.unwrap_or(tables.slice_bytes),
-        mapped: args.mapped,
+        mapped: args.mapped || tables.mapped,
         ..tables
     }
 }

@@ -43,8 +43,11 @@ pub(crate) enum Failure {
     /// What was to be measured makes no sense.
     #[error("{0}\nTry `gaggle perf --help`.")]
     PerfUsage(String),
+    /// What was to be tuned makes no sense.
+    #[error("{0}\nTry `gaggle tune --help`.")]
+    TuneUsage(String),
     /// A rank could not join, or an operation failed.
-    #[error("perf: {0}")]
+    #[error("{0}")]
     Perf(#[from] gaggle::Error),
     /// What was measured could not be written.
     #[error("cannot write {}: {why}", .path.display())]
@@ -72,7 +75,8 @@ impl Failure {
             Failure::Usage(_)
             | Failure::Explain(_)
             | Failure::Interface(_)
-            | Failure::PerfUsage(_) => 2,
+            | Failure::PerfUsage(_)
+            | Failure::TuneUsage(_) => 2,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }
     }

@@ -307,3 +307,72 @@ fn mistakes_are_told_before_anything_is_started() {
         assert!(out.contains(word), "{word}:\n{out}");
     }
 }
+
+#[test]
+fn tune_writes_a_table_that_ranks_and_explain_go_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tables.txt");
+    let file = path.to_str().unwrap();
+    let gaggle = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gaggle"));
+        command
+            .args(args)
+            .env("GAGGLE_TIMEOUT", "60")
+            .env("GAGGLE_TRACE", "off")
+            .env_remove("RANK")
+            .env_remove("WORLD_SIZE");
+        command
+    };
+    let (out, _) = check(
+        &mut gaggle(&["tune", "--ranks", "3", "--repeat", "1", "-o", file]),
+        0,
+    );
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(out.contains(&written), "{out}");
+    for word in [
+        "# inside: measured between rank 0 and rank 1",
+        "# between: not there",
+        "inside.bytes_per_us = ",
+    ] {
+        assert!(written.contains(word), "{word}:\n{written}");
+    }
+    // Ranks read it: what is predicted follows from it, here from a latency of a second.
+    std::fs::write(&path, "inside.latency_ns = 1000000000").unwrap();
+    let line = "all-reduce --ranks 2 --sizes 4 -n 1 -w 0 --json -";
+    let (out, _) = check(perf(line).env("GAGGLE_TABLES", file), 0);
+    let record: Value = serde_json::from_str(&out).unwrap();
+    assert!(
+        record["results"][0]["predicted_ns"].as_u64().unwrap() >= 1_000_000_000,
+        "{out}"
+    );
+    let (out, _) = check(
+        &mut gaggle(&[
+            "explain",
+            "all-reduce",
+            "-n",
+            "2",
+            "--hosts",
+            "1x2",
+            "--tables",
+            file,
+        ]),
+        0,
+    );
+    assert!(out.contains("1.00 s"), "{out}");
+    // Ranks whose tables differ do not work together, and say so.
+    let script = format!(
+        "test $RANK = 0 || export GAGGLE_TABLES={file}; exec {} perf barrier -n 1",
+        env!("CARGO_BIN_EXE_gaggle")
+    );
+    let mut job = gaggle(&["run", "-n", "2", "--", "sh", "-c", &script]);
+    let (_, err) = check(&mut job, 1);
+    assert!(err.contains("barrier"), "{err}");
+    std::fs::write(&path, "inside.latency_ns = soon").unwrap();
+    let (_, err) = check(perf(line).env("GAGGLE_TABLES", file), 1);
+    assert!(
+        err.contains("GAGGLE_TABLES") && err.contains("line 1"),
+        "{err}"
+    );
+    let (_, err) = check(&mut gaggle(&["tune", "--ranks", "1"]), 2);
+    assert!(err.contains("at least 2 ranks"), "{err}");
+}

@@ -12,7 +12,7 @@ mod tables;
 
 pub use eligible::{Ineligible, eligible, folding};
 pub use overrides::{Overrides, ParseOverridesError, Rule};
-pub use tables::{LinkClass, Tables};
+pub use tables::{LinkClass, ParseTablesError, Tables};
 
 use gaggle_core::{Algorithm, Codec, DType, Mode, OpKind, Properties, Reduce};
 use smallvec::SmallVec;

@@ -1,6 +1,6 @@
 //! What the environment says of this process's place in a job. Pure: the variables are an argument.
 
-use gaggle_collectives::select::Overrides;
+use gaggle_collectives::select::{Overrides, Tables};
 use gaggle_core::{Error, Rank};
 use gaggle_transport::interfaces::Wish;
 use std::{
@@ -125,6 +125,25 @@ pub(crate) fn interface(var: Lookup<'_>) -> Result<Option<Wish>, Error> {
     match text.parse() {
         Ok(wish) => Ok(Some(wish)),
         Err(e) => Err(invalid(format!("GAGGLE_INTERFACE: {e}"))),
+    }
+}
+
+/// What the cost model goes by, from the file that is named.
+pub(crate) fn tables(
+    var: Lookup<'_>,
+    read: &dyn Fn(&str) -> std::io::Result<String>,
+) -> Result<Option<Tables>, Error> {
+    let Some(path) = var("GAGGLE_TABLES").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let text = read(&path).map_err(|e| {
+        invalid(format!(
+            "GAGGLE_TABLES is {path:?}, which cannot be read: {e}"
+        ))
+    })?;
+    match text.parse() {
+        Ok(tables) => Ok(Some(tables)),
+        Err(e) => Err(invalid(format!("GAGGLE_TABLES is {path:?}: {e}"))),
     }
 }
 
@@ -438,6 +457,22 @@ mod tests {
         assert_eq!(read("").unwrap(), None);
         let e = read("all_reduce:=best").unwrap_err().to_string();
         assert!(e.contains("GAGGLE_ALGORITHMS") && e.contains("best"), "{e}");
+    }
+
+    #[test]
+    fn tables_are_read_from_a_file_or_refused() {
+        let read = |text: &str| {
+            let text = text.to_owned();
+            tables(&|_| Some("t".to_string()), &move |_| Ok(text.clone()))
+        };
+        let found = read("inside.latency_ns = 7").unwrap().unwrap();
+        assert_eq!(found.inside.latency_ns, 7);
+        let e = read("inside.latency_ns = x").unwrap_err().to_string();
+        assert!(e.contains("GAGGLE_TABLES is \"t\": line 1"), "{e}");
+        let gone = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let e = tables(&|_| Some("t".to_string()), &gone).unwrap_err();
+        assert!(e.to_string().contains("cannot be read"), "{e}");
+        assert_eq!(tables(&|_| None, &gone).unwrap(), None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn join() -> Result<Job, Error> {
     join_with(EngineConfig::default())
 }
 
-/// As [`join`], with settings of the engine; `GAGGLE_TIMEOUT` and `GAGGLE_ALGORITHMS` still win.
+/// As [`join`], with settings of the engine; `GAGGLE_TIMEOUT`, `GAGGLE_ALGORITHMS` and `GAGGLE_TABLES` still win.
 ///
 /// # Errors
 /// As [`join`].
@@ -63,6 +63,10 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
     };
     if let Some(overrides) = env::algorithms(&var)? {
         config.overrides = overrides;
+    }
+    if let Some(tables) = env::tables(&var, &|path| std::fs::read_to_string(path))? {
+        config.slice_bytes = tables.slice_bytes;
+        config.tables = Some(tables);
     }
     match env::place(&var)? {
         Place::Alone => {

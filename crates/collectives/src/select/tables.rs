@@ -1,10 +1,11 @@
 //! What links can do, as whole numbers.
 
 use gaggle_core::descriptor::stable_hash;
+use std::{fmt, str::FromStr};
 
 /// What one kind of link, and the ranks at its ends, can do.
 ///
-/// The defaults are of the size that public measurements of the kind have; `gaggle tune` is to measure.
+/// The defaults are of the size that public measurements of the kind have; `gaggle tune` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkClass {
     /// From the moment a message is given away until its receiver can use it, for an empty one, in nanoseconds.
@@ -60,6 +61,17 @@ impl LinkClass {
         ("10gbit", LinkClass::TEN_GIGABIT),
         ("1gbit", LinkClass::GIGABIT),
     ];
+
+    /// The numbers by name.
+    fn fields(&mut self) -> [(&'static str, &mut u64); 5] {
+        [
+            ("latency_ns", &mut self.latency_ns),
+            ("message_ns", &mut self.message_ns),
+            ("bytes_per_us", &mut self.bytes_per_us),
+            ("fold_bytes_per_us", &mut self.fold_bytes_per_us),
+            ("codec_bytes_per_us", &mut self.codec_bytes_per_us),
+        ]
+    }
 
     fn to_bytes(self) -> [u8; 40] {
         let numbers = [
@@ -135,5 +147,129 @@ impl Tables {
 impl Default for Tables {
     fn default() -> Tables {
         Tables::network()
+    }
+}
+
+/// As `gaggle tune` writes them and [`FromStr`] reads them: one `name = number` per line.
+impl fmt::Display for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut inside, mut between) = (self.inside, self.between);
+        for (side, class) in [("inside", &mut inside), ("between", &mut between)] {
+            for (name, number) in class.fields() {
+                writeln!(f, "{side}.{name} = {number}")?;
+            }
+        }
+        writeln!(f, "slice_bytes = {}", self.slice_bytes)?;
+        writeln!(f, "mapped = {}", self.mapped)
+    }
+}
+
+/// Why a text is no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: '{got}', wanted {want}")]
+pub struct ParseTablesError {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What is there.
+    pub got: String,
+    /// What would make sense there.
+    pub want: String,
+}
+
+/// Lines of `name = number`; what is not said is as in [`Tables::default`], what begins with `#` is a remark.
+///
+/// ```
+/// use gaggle_collectives::select::Tables;
+///
+/// let tables: Tables = "inside.latency_ns = 9000  # measured".parse()?;
+/// assert_eq!(tables.inside.latency_ns, 9000);
+/// assert_eq!(tables.to_string().parse(), Ok(tables));
+/// # Ok::<(), gaggle_collectives::select::ParseTablesError>(())
+/// ```
+impl FromStr for Tables {
+    type Err = ParseTablesError;
+
+    fn from_str(text: &str) -> Result<Tables, ParseTablesError> {
+        let mut tables = Tables::default();
+        for (line, whole) in (1..).zip(text.lines()) {
+            let said = whole.split('#').next().unwrap_or_default().trim();
+            if said.is_empty() {
+                continue;
+            }
+            let wrong = |want: &str| ParseTablesError {
+                line,
+                got: said.into(),
+                want: want.into(),
+            };
+            let (name, value) = said
+                .split_once('=')
+                .map(|(name, value)| (name.trim(), value.trim()))
+                .ok_or_else(|| wrong("name = number"))?;
+            if name == "mapped" {
+                tables.mapped = value.parse().map_err(|_| wrong("true or false"))?;
+                continue;
+            }
+            let number: u64 = value
+                .parse()
+                .map_err(|_| wrong("a whole number after the ="))?;
+            let rate = name == "slice_bytes" || name.ends_with("_per_us");
+            if rate && number == 0 {
+                return Err(wrong("a number above 0"));
+            }
+            let known = match name.split_once('.') {
+                Some(("inside", field)) => set(&mut tables.inside, field, number),
+                Some(("between", field)) => set(&mut tables.between, field, number),
+                None if name == "slice_bytes" => {
+                    tables.slice_bytes = number;
+                    true
+                }
+                _ => false,
+            };
+            if !known {
+                return Err(wrong(
+                    "slice_bytes, mapped, or inside. or between. with latency_ns, message_ns, bytes_per_us, fold_bytes_per_us or codec_bytes_per_us",
+                ));
+            }
+        }
+        Ok(tables)
+    }
+}
+
+fn set(class: &mut LinkClass, field: &str, number: u64) -> bool {
+    let found = class.fields().into_iter().find(|(name, _)| *name == field);
+    found.map(|(_, place)| *place = number).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_as_they_are_written() {
+        let mut tables = Tables::of(LinkClass::THREADS, LinkClass::GIGABIT);
+        tables.mapped = true;
+        tables.slice_bytes = 12345;
+        let read: Tables = tables.to_string().parse().unwrap();
+        assert_eq!(read, tables);
+        assert_eq!(read.hash(), tables.hash());
+        assert_eq!("# nothing\n\n".parse(), Ok(Tables::default()));
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_by_line() {
+        for (text, line, want) in [
+            ("inside", 1, "name = number"),
+            ("\ninside.latency_ns = fast", 2, "whole number"),
+            ("inside.latency_ns = -1", 1, "whole number"),
+            ("between.bytes_per_us = 0", 1, "above 0"),
+            ("slice_bytes = 0", 1, "above 0"),
+            ("mapped = 1", 1, "true or false"),
+            ("inside.colour = 1", 1, "latency_ns"),
+            ("outside.latency_ns = 1", 1, "inside. or between."),
+        ] {
+            let e = text.parse::<Tables>().unwrap_err();
+            assert_eq!(e.line, line, "{text}");
+            assert!(e.to_string().contains(want), "{text}: {e}");
+        }
     }
 }

@@ -1,0 +1,230 @@
+//! `gaggle tune`: measures what links can do, and writes the table that the cost model reads.
+//!
+//! Two ranks of one host, and two of different hosts where there are several, exchange messages through the public API while the others wait. [`gaggle_collectives::select::Tables`] says what the numbers mean, and reads them.
+
+use crate::{args, failure::Failure, run::launch};
+use clap::Args as ClapArgs;
+use gaggle::Group;
+use gaggle_collectives::select::{LinkClass, Tables};
+use gaggle_core::{Algorithm, Error, Kind, Op, Rank, Reduce, descriptor::stable_hash};
+use gaggle_launch::{Job, Voice};
+use std::{env, ffi::OsString, path::PathBuf, time::Instant};
+
+/// Measure what the links between ranks can do, and write the table that plans are chosen by
+#[derive(ClapArgs, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct TuneArgs {
+    /// Start so many ranks on this machine, unless this process is a rank of a job already
+    #[arg(long, value_name = "N", default_value = "2", value_parser = args::ranks)]
+    ranks: u32,
+    /// Where to write the table
+    #[arg(short, long, value_name = "FILE", default_value = "gaggle-tables.txt")]
+    output: PathBuf,
+    /// Times that each exchange is measured
+    #[arg(long, value_name = "N", default_value = "15", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
+}
+
+const HELP: &str = "\
+Examples:
+  gaggle tune
+  gaggle tune -o tables.txt && GAGGLE_TABLES=tables.txt gaggle perf all-reduce
+  torchrun --nnodes 2 --nproc-per-node 2 --no-python gaggle tune    on every host: between hosts, too
+
+Measured are latency (half a ping-pong), the cost of a message (a burst of small ones), bandwidth
+(both ways at once) and the fold rate (an all-reduce less its exchange), medians. Not measured is
+the codecs' rate: it stays as it is usually. `inside` is between processes of one host, `between`
+is between hosts; what is not there stays as it is usually, and the file says so.
+All ranks of a job need the same file in GAGGLE_TABLES; operations of ranks that differ fail.";
+
+pub(crate) fn tune(args: &TuneArgs) -> Result<i32, Failure> {
+    let set = |name: &str| env::var_os(name).is_some_and(|v| !v.is_empty());
+    if set("RANK") && set("WORLD_SIZE") {
+        let job = gaggle::join()?;
+        if job.size() < 2 {
+            return Err(too_few());
+        }
+        return member(&job, args);
+    }
+    if args.ranks < 2 {
+        return Err(too_few());
+    }
+    let me = env::current_exe().map_err(|why| Failure::Write {
+        path: "the path of this program".into(),
+        why,
+    })?;
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    let job = Job::new(args.ranks, me)
+        .args(arguments)
+        .voice(Voice::Lead)
+        // What is measured must not depend on what was measured before.
+        .env("GAGGLE_TABLES", "");
+    launch(job, args.ranks)
+}
+
+fn too_few() -> Failure {
+    Failure::TuneUsage("a link has two ends: give at least 2 ranks".into())
+}
+
+/// One rank's part; rank 0, which is an end of every link that is measured, writes.
+fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
+    let hosts = group.all_gather(&[host()])?;
+    let here = hosts[0];
+    let find = |other: bool| {
+        let found = hosts.iter().skip(1).position(|h| (*h != here) == other);
+        found.map(|at| Rank(at as u32 + 1))
+    };
+    let mut tables = Tables::default();
+    let mut remarks = String::new();
+    for (name, peer, class) in [
+        ("inside", find(false), &mut tables.inside),
+        ("between", find(true), &mut tables.between),
+    ] {
+        match peer {
+            Some(peer) => {
+                if group.rank() == Rank(0) || group.rank() == peer {
+                    let pair = group.subgroup(&[Rank(0), peer], name)?;
+                    *class = measure(&pair, *class, args.repeat)?;
+                }
+                remarks += &format!("# {name}: measured between rank 0 and {peer}\n");
+            }
+            None => remarks += &format!("# {name}: not there, as it is usually\n"),
+        }
+        group.barrier()?;
+    }
+    if group.rank() == Rank(0) {
+        let text = format!(
+            "# What links can do, as gaggle {} has measured it.\n{remarks}{tables}",
+            env!("CARGO_PKG_VERSION")
+        );
+        std::fs::write(&args.output, &text).map_err(|why| Failure::Write {
+            path: args.output.clone(),
+            why,
+        })?;
+        crate::print(&text);
+    }
+    Ok(0)
+}
+
+/// The same for ranks of one machine that runs now, and no other's.
+fn host() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    let name = read("/proc/sys/kernel/hostname");
+    stable_hash(&[b"host", boot.as_bytes(), name.as_bytes()])
+}
+
+/// Elements of an exchange that takes long, and of one that does not.
+const MANY: usize = 2 << 20;
+const BURST: usize = 64;
+const TAG: u32 = 1;
+
+/// What a link between two ranks can do; what is not measured stays as `usual`.
+fn measure(pair: &Group, usual: LinkClass, repeat: u32) -> Result<LinkClass, Error> {
+    let bytes = (4 * MANY) as f64;
+    let (me, peer) = (pair.rank(), Rank(1 - pair.rank().0));
+    let mut one = [0f32];
+    let ping = median(pair, repeat.saturating_mul(20), || {
+        if me == Rank(0) {
+            pair.send(&one, peer, TAG)?;
+            pair.recv(&mut one, peer, TAG)?;
+        } else {
+            pair.recv(&mut one, peer, TAG)?;
+            pair.send(&one, peer, TAG)?;
+        }
+        Ok(())
+    })?;
+    let burst = median(pair, repeat, || {
+        let sends: Vec<_> = (0..BURST)
+            .map(|_| pair.start_send(vec![0f32], peer, TAG))
+            .collect();
+        let receives: Vec<_> = (0..BURST)
+            .map(|_| pair.start_recv(vec![0f32], peer, TAG))
+            .collect();
+        for work in sends.into_iter().chain(receives) {
+            work.wait().map_err(|f| f.error)?;
+        }
+        Ok(())
+    })?;
+    let (mut out, mut back) = (Some(vec![1f32; MANY]), Some(vec![1f32; MANY]));
+    let exchange = median(pair, repeat, || {
+        let send = pair.start_send(out.take().unwrap_or_default(), peer, TAG);
+        let receive = pair.start_recv(back.take().unwrap_or_default(), peer, TAG);
+        out = Some(send.wait().map_err(|f| f.error)?);
+        back = Some(receive.wait().map_err(|f| f.error)?);
+        Ok(())
+    })?;
+    let mut x = vec![0f32; MANY];
+    let reduce = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::RecursiveDoubling);
+    let reduced = median(pair, repeat, || pair.run(&reduce, &mut x).map(drop))?;
+    Ok(class(usual, ping, burst, exchange, reduced, bytes))
+}
+
+/// From times in nanoseconds, of a ping-pong, a burst each way, an exchange and an all-reduce of so many bytes.
+fn class(
+    usual: LinkClass,
+    ping: f64,
+    burst: f64,
+    exchange: f64,
+    reduced: f64,
+    bytes: f64,
+) -> LinkClass {
+    /// More than memory gives; what is overlapped by the exchange costs nothing, and a rate needs a number.
+    const FASTEST: f64 = 100_000.0;
+    let whole = |x: f64| x.round().max(1.0) as u64;
+    let rate = |ns: f64| whole((bytes * 1e3 / ns.max(1.0)).min(FASTEST));
+    LinkClass {
+        latency_ns: whole(ping / 2.0),
+        // A rank sends and receives each of them.
+        message_ns: whole(burst / (2.0 * BURST as f64)),
+        bytes_per_us: rate(exchange),
+        fold_bytes_per_us: rate(reduced - exchange),
+        ..usual
+    }
+}
+
+/// Of so many runs after a first one, each begun together, in nanoseconds.
+fn median(
+    pair: &Group,
+    repeat: u32,
+    mut run: impl FnMut() -> Result<(), Error>,
+) -> Result<f64, Error> {
+    run()?;
+    let mut times = Vec::with_capacity(repeat as usize);
+    for _ in 0..repeat.max(1) {
+        pair.barrier()?;
+        let start = Instant::now();
+        run()?;
+        times.push(start.elapsed().as_nanos() as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_what_the_times_say() {
+        let usual = LinkClass::LOOPBACK;
+        let c = class(usual, 20_000.0, 256_000.0, 2e6, 3e6, 8e6);
+        assert_eq!((c.latency_ns, c.message_ns), (10_000, 2_000));
+        assert_eq!((c.bytes_per_us, c.fold_bytes_per_us), (4_000, 8_000));
+        assert_eq!(c.codec_bytes_per_us, usual.codec_bytes_per_us);
+        // An all-reduce that is no slower than its exchange, and times of nothing.
+        let c = class(usual, 0.0, 0.0, 2e6, 1e6, 8e6);
+        assert_eq!((c.latency_ns, c.message_ns), (1, 1));
+        assert_eq!(c.fold_bytes_per_us, 100_000);
+    }
+
+    #[test]
+    fn a_pair_of_threads_has_a_class_that_can_be_read_back() {
+        let classes = gaggle::local(2, |group| measure(&group, LinkClass::THREADS, 1)).unwrap();
+        let mut tables = Tables::threads();
+        for found in classes {
+            tables.inside = found.unwrap();
+            assert_eq!(tables.to_string().parse(), Ok(tables));
+        }
+    }
+}
