@@ -157,6 +157,9 @@ impl Drop for Job {
     }
 }
 
+/// How long rank 0 serves its store after the meeting has failed, while others have not left.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 fn meet(member: &Member, config: EngineConfig, wish: Option<Wish>) -> Result<Job, Error> {
     let deadline = deadline_in(config.timeout);
     let linger = config.timeout;
@@ -203,7 +206,17 @@ fn meet(member: &Member, config: EngineConfig, wish: Option<Wish>) -> Result<Job
             (store, creds)
         }
     };
-    let engine = connect(member, &store, &creds, (config, wish), deadline)?;
+    let engine = match connect(member, &store, &creds, (config, wish), deadline) {
+        Ok(engine) => engine,
+        Err(e) => {
+            if let Some(host) = host {
+                drop(store);
+                // Why it failed the others may still have to read here.
+                host.linger(member.world, LAST_WORDS.min(left(deadline)));
+            }
+            return Err(e);
+        }
+    };
     if let Some(recording) = Recording::begin(1) {
         let run = recording::run_of(&store, member.epoch);
         let about = recording::about(&member.job, member.world, member.rank, run);
@@ -319,7 +332,11 @@ fn connect(
     }
     let mut meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
     if let Some(wish) = wish {
-        meeting.at = address(&wish, store.local_addr())?;
+        meeting.at = address(&wish, store.local_addr()).inspect_err(|e| {
+            if let Err(lost) = meeting.give_up(&e.to_string()) {
+                tracing::debug!("the other ranks do not learn why this one gives up: {lost}");
+            }
+        })?;
     }
     let mesh = meeting.connect()?;
     let mut config = config;

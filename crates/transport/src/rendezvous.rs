@@ -39,6 +39,11 @@ const CONNECTORS: usize = 8;
 /// Between attempts to connect: from, doubling to.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
+/// Random bytes by which a process knows what it has published.
+const TOKEN: usize = 16;
+/// Bytes of a reason for giving up.
+const REASON_MAX: usize = 1024;
+
 /// What ranks of one host have in common: the boot and the network namespace; of its own where the system does not tell.
 fn host_key() -> Vec<u8> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -65,18 +70,27 @@ struct Place {
 }
 
 impl Place {
+    /// Stands where `chosen` would: what follows is the reason why there is no place.
+    const GIVEN_UP: u8 = 2;
+
     fn encode(self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.chosen)];
         bytes.extend(self.ip.to_string().bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Place> {
-        let (chosen, ip) = bytes.split_first()?;
-        Some(Place {
-            ip: std::str::from_utf8(ip).ok()?.parse().ok()?,
-            chosen: *chosen == 1,
-        })
+    /// The place, or why its rank has none.
+    fn decode(bytes: &[u8]) -> Option<Result<Place, String>> {
+        let (kind, text) = bytes.split_first()?;
+        match *kind {
+            0 | 1 => Some(Ok(Place {
+                ip: std::str::from_utf8(text).ok()?.parse().ok()?,
+                chosen: *kind == 1,
+            })),
+            // It may be cut within a character.
+            Place::GIVEN_UP => Some(Err(String::from_utf8_lossy(text).into_owned())),
+            _ => None,
+        }
     }
 }
 
@@ -159,6 +173,17 @@ impl<'a> Rendezvous<'a> {
         self.meet(listener, &places, deadline)
     }
 
+    /// Tells the others why this rank cannot meet them, instead of [`connect`](Rendezvous::connect): theirs ends with the reason instead of waiting. Of a longer one they see the first kibibyte.
+    ///
+    /// # Errors
+    /// [`Cause::Store`] if the store is lost.
+    pub fn give_up(&self, why: &str) -> Result<(), Error> {
+        let mut value = vec![0; TOKEN];
+        value.push(Place::GIVEN_UP);
+        value.extend(why.bytes().take(REASON_MAX));
+        self.store.set(&self.key("ip", self.rank), &value)
+    }
+
     /// The host of every rank as a number, the same list on all of them: ranks share one where boot and network namespace are the same. Hosts are numbered in the order in which ranks name them.
     ///
     /// # Errors
@@ -206,7 +231,7 @@ impl<'a> Rendezvous<'a> {
 
     /// Publishes where this rank is, and learns where the others are.
     fn exchange_places(&self, deadline: Instant) -> Result<Vec<Place>, Error> {
-        let mut token = [0; 16];
+        let mut token = [0; TOKEN];
         OsRng
             .try_fill_bytes(&mut token)
             .map_err(|e| self.failed(format!("no randomness: {e}")))?;
@@ -217,13 +242,19 @@ impl<'a> Rendezvous<'a> {
             .compare_and_set(&self.key("ip", self.rank), None, &mine)?;
         let parse = |value: &[u8]| Place::decode(value.get(token.len()..)?);
         if held != mine {
-            let from = parse(&held).map_or("an unknown address".into(), |p| p.ip.to_string());
+            let from = parse(&held)
+                .and_then(Result::ok)
+                .map_or("an unknown address".into(), |p| p.ip.to_string());
             return Err(self.failed(format!(
                 "another process has joined as {} already, from {from}",
                 self.rank
             )));
         }
-        self.gather("ip", deadline, parse)
+        let told = |(rank, place): (u32, Result<Place, String>)| {
+            place.map_err(|why| self.failed(format!("{} has given up: {why}", Rank(rank))))
+        };
+        let places = self.gather("ip", deadline, parse)?;
+        (0..).zip(places).map(told).collect()
     }
 
     /// A loopback address that a rank has chosen is no place to reach it from another host. Everybody decides from the same list.

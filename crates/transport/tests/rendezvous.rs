@@ -355,6 +355,26 @@ fn a_chosen_loopback_address_is_refused_where_there_are_several_hosts() {
 }
 
 #[test]
+fn nobody_waits_for_a_rank_that_gives_up_and_all_learn_why() {
+    for world in [2, 3, 5, 7, 8] {
+        let s = server("127.0.0.1", world).unwrap();
+        let creds = creds();
+        let quitter = Rank(world / 2);
+        // A reason of any length is cut, here within a character.
+        let why = format!("no interface matches 'ä': {}", "ö".repeat(2000));
+        let client = StoreClient::connect(s.addr(), &creds, quitter, LONG).unwrap();
+        let meeting = Rendezvous::over(&client, quitter, world, &creds, LONG);
+        meeting.give_up(&why).unwrap();
+        let others: Vec<u32> = (0..world).filter(|r| *r != quitter.0).collect();
+        for result in joined(s.addr(), &others, world, LONG) {
+            let e = result.unwrap_err().to_string();
+            let want = format!("{quitter} has given up: no interface matches 'ä': ööö");
+            assert!(e.contains(&want) && e.len() < 1300, "{e}");
+        }
+    }
+}
+
+#[test]
 fn an_address_that_is_not_this_hosts_is_named() {
     let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
     let places = [(lo, Some(([192, 0, 2, 250], 0).into())), (lo, None)];

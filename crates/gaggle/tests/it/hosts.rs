@@ -198,4 +198,8 @@ fn data_take_the_wire_that_the_interface_says() {
         answers[0].contains(want) && answers[0].contains("back0 (10.79.0.1, fd79::1"),
         "{answers:?}"
     );
+    // Whose name it is not, gives up, and the others say so instead of waiting.
+    for answer in job(&hosts, 3, "10.78.0.1", &["", "eth9", ""]) {
+        assert!(answer.contains("no interface matches 'eth9'"), "{answer}");
+    }
 }
