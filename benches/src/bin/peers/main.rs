@@ -65,6 +65,9 @@ struct Args {
     /// Seconds for each size in each run
     #[arg(long, default_value_t = 0.3)]
     budget: f64,
+    /// Measure this `gaggle` instead of building one
+    #[arg(long, value_name = "FILE")]
+    gaggle: Option<PathBuf>,
     /// Say what systems, experiments and rows there are
     #[arg(long)]
     list: bool,
@@ -202,7 +205,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     let mut places = Places {
         cache: target.join("peers"),
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("peers"),
-        gaggle: built.join("gaggle"),
+        gaggle: args.gaggle.clone().unwrap_or_else(|| built.join("gaggle")),
         own: own.clone(),
         torch: install::torch_python(target),
         cores: cores(),
@@ -234,49 +237,57 @@ fn orchestrate(args: &Args) -> Result<()> {
         for e in &mut experiments {
             e.sizes.retain(|s| few.contains(s));
         }
-    } else {
+    } else if args.gaggle.is_none() {
         build_gaggle(target)?;
     }
     for e in &mut experiments {
         e.contenders.retain(|c| present.contains_key(&c.system()));
     }
-    let measured = measure(&places, &experiments, rounds, budget)?;
-    let rows = table::rows();
-    let judged: Vec<judge::Judged> = rows
-        .iter()
-        .map(|r| judge::judge(r, &experiments, &measured))
-        .collect();
     let head = [
         format!("machine: {}", machine(places.cores)),
         format!("command: cargo xtask bench {}", typed()),
     ];
-    let report = Report {
-        head: &head,
-        experiments: &experiments,
-        measured: &measured,
-        judged: &judged,
-        present: &present,
-        absent: &absent,
-        rounds,
-    };
-    if args.smoke {
-        return smoked(&report);
-    }
     let dir = args
         .report
         .clone()
         .unwrap_or_else(|| target.join("bench/peers"));
-    report.write(&dir)?;
-    println!("\n{}", report.rows());
-    if rounds < report::ROUNDS {
-        println!("{rounds} of {} rounds: this judges nothing", report::ROUNDS);
-    }
-    println!("tables and plots are in {}", dir.display());
-    if let Some(path) = &args.out {
-        fs::write(path, Value::Array(report.figures()).to_string())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    let rows = table::rows();
+    let told = |measured: &Measured, rounds: usize, tell: &dyn Fn(&Report<'_>) -> Result<()>| {
+        let judged: Vec<judge::Judged> = rows
+            .iter()
+            .map(|r| judge::judge(r, &experiments, measured))
+            .collect();
+        tell(&Report {
+            head: &head,
+            experiments: &experiments,
+            measured,
+            judged: &judged,
+            present: &present,
+            absent: &absent,
+            rounds,
+        })
+    };
+    // Hours may lie between the first round and the last: what there is is told after each.
+    let write = |measured: &Measured, rounds: usize| match args.smoke {
+        true => Ok(()),
+        false => told(measured, rounds, &|report| report.write(&dir)),
+    };
+    let measured = measure(&places, &experiments, rounds, budget, &write)?;
+    told(&measured, rounds, &|report| {
+        if args.smoke {
+            return smoked(report);
+        }
+        println!("\n{}", report.rows());
+        if rounds < report::ROUNDS {
+            println!("{rounds} of {} rounds: this judges nothing", report::ROUNDS);
+        }
+        println!("tables and plots are in {}", dir.display());
+        if let Some(path) = &args.out {
+            fs::write(path, Value::Array(report.figures()).to_string())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    })
 }
 
 /// Sees that everything up to the written report works.
@@ -321,11 +332,13 @@ fn build_gaggle(target: &Path) -> Result<()> {
     Ok(())
 }
 
+/// `after` is told what there is after each round, and how many there were.
 fn measure(
     places: &Places,
     experiments: &[Experiment],
     rounds: usize,
     budget: f64,
+    after: &dyn Fn(&Measured, usize) -> Result<()>,
 ) -> Result<Measured> {
     let runs: usize = experiments.iter().map(|e| e.contenders.len()).sum();
     let bar = ProgressBar::new((runs * rounds) as u64);
@@ -351,22 +364,20 @@ fn measure(
                 }
                 let invocation = systems::invocation(places, e, contender, &e.sizes, budget);
                 let busy = Busy::start();
-                match run::run(&invocation, limit(&e.sizes, budget)) {
-                    Ok(lines) => {
-                        for (size, sample) in lines {
-                            measured.add(e.id, contender, size, round, sample);
-                        }
-                    }
-                    Err(why) => {
-                        *tried += 1;
-                        bar.suspend(|| eprintln!("{}, {contender}: {why}", e.id));
-                        measured.fail(e.id, contender, why);
-                    }
+                let (lines, why) = run::run(&invocation, limit(&e.sizes, budget));
+                for (size, sample) in lines {
+                    measured.add(e.id, contender, size, round, sample);
+                }
+                if let Some(why) = why {
+                    *tried += 1;
+                    bar.suspend(|| eprintln!("{}, {contender}: {why}", e.id));
+                    measured.fail(e.id, contender, why);
                 }
                 measured.foreign.extend(busy.and_then(|b| b.foreign()));
                 bar.inc(1);
             }
         }
+        after(&measured, round + 1)?;
     }
     bar.finish_and_clear();
     Ok(measured)

@@ -45,11 +45,15 @@ impl Invocation {
 /// What a run has printed, by size.
 pub(crate) type Lines = Vec<(u64, Sample)>;
 
-/// Runs it, at most for `limit`.
-///
-/// # Errors
-/// Why there are no figures, in one line: it cannot be started, fails, prints none, or takes too long.
-pub(crate) fn run(invocation: &Invocation, limit: Duration) -> Result<Lines, String> {
+/// Runs it, at most for `limit`: what it has printed, and in one line why that is not all, where it cannot be started, fails, prints nothing, or takes too long.
+pub(crate) fn run(invocation: &Invocation, limit: Duration) -> (Lines, Option<String>) {
+    match attempt(invocation, limit) {
+        Ok(done) => done,
+        Err(why) => (Lines::new(), Some(why)),
+    }
+}
+
+fn attempt(invocation: &Invocation, limit: Duration) -> Result<(Lines, Option<String>), String> {
     let meet = tempfile::tempdir().map_err(|e| format!("no folder to meet in: {e}"))?;
     let meet = meet.path().to_string_lossy();
     let mut children = Children(Vec::new());
@@ -114,11 +118,12 @@ pub(crate) fn run(invocation: &Invocation, limit: Duration) -> Result<Lines, Str
         if is_err { &mut err } else { &mut out }.push_str(&line);
     }
     let lines = parse(&out);
-    match failed {
-        Some(how) => Err(reason(&how, &err, &out)),
-        None if lines.is_empty() => Err(reason("it printed no figures", &err, &out)),
-        None => Ok(lines),
-    }
+    let why = match failed {
+        Some(how) => Some(reason(&how, &err, &out)),
+        None if lines.is_empty() => Some(reason("it printed no figures", &err, &out)),
+        None => None,
+    };
+    Ok((lines, why))
 }
 
 /// Passes lines on from a thread; the senders' end is the end of all pipes.
@@ -314,11 +319,17 @@ mod tests {
         assert!(parse("").is_empty());
     }
 
+    /// Why not all was measured.
+    fn why(invocation: &Invocation, seconds: u64) -> String {
+        let (_, why) = run(invocation, Duration::from_secs(seconds));
+        why.expect("it failed")
+    }
+
     #[test]
     fn copies_know_their_rank_and_meet_in_a_folder() {
         let script = "touch $RDZV/$RANK; [ $RANK = 0 ] && echo $WORLD_SIZE,1,2; true";
-        let lines = run(&shell(script, Some(3)), Duration::from_secs(20)).expect("figures");
-        assert_eq!(lines[0].0, 3);
+        let (lines, why) = run(&shell(script, Some(3)), Duration::from_secs(20));
+        assert_eq!((lines[0].0, why), (3, None));
     }
 
     #[test]
@@ -326,23 +337,25 @@ mod tests {
         let script =
             "[ $RANK = 1 ] && { echo 'wrong result at 4 bytes' >&2; exit 3; }; exec sleep 60";
         let began = Instant::now();
-        let error = run(&shell(script, Some(2)), Duration::from_secs(50)).expect_err("failed");
+        let error = why(&shell(script, Some(2)), 50);
         assert!(error.contains("wrong result at 4 bytes"), "{error}");
         assert!(began.elapsed() < Duration::from_secs(40));
     }
 
     #[test]
-    fn what_takes_too_long_is_ended() {
-        let error = run(&shell("exec sleep 60", None), Duration::from_secs(0)).expect_err("late");
-        assert!(error.contains("not done after 0 s"), "{error}");
-        let error = run(&shell("echo hello", None), Duration::from_secs(20)).expect_err("none");
+    fn what_takes_too_long_is_ended_and_what_it_has_said_is_kept() {
+        let slow = shell("echo 4,1,2; exec sleep 60", None);
+        let (lines, why_slow) = run(&slow, Duration::from_secs(2));
+        assert_eq!(lines.len(), 1);
+        assert!(why_slow.is_some_and(|w| w.contains("not done after 2 s")));
+        let error = why(&shell("echo hello", None), 20);
         assert!(
             error.contains("no figures") && error.contains("hello"),
             "{error}"
         );
         let mut absent = shell("", None);
         absent.program = "no-such-program-anywhere".into();
-        let error = run(&absent, Duration::from_secs(20)).expect_err("absent");
+        let error = why(&absent, 20);
         assert!(error.contains("no-such-program-anywhere"), "{error}");
     }
 
