@@ -138,8 +138,10 @@ fn end_without(mut job: Running, victim: u32) -> Ended {
 
 #[test]
 fn the_survivors_of_a_killed_rank_0_rebuild_and_finish() {
-    for victim in [0, 2] {
-        let mut job = Running::start(stubborn("rebuild"));
+    for (victim, through) in [(0, "shm"), (2, "tcp")] {
+        let mut command = stubborn("rebuild");
+        command.env("GAGGLE_TRANSPORT", through);
+        let mut job = Running::start(command);
         job.hear(4, "ready", |line| line.ends_with(" ready"));
         signal(job.rank(victim), "KILL");
         let ended = job.wait_for_all();
@@ -188,9 +190,14 @@ fn a_rank_that_stands_still_is_the_timeout_of_all_others() {
 /// In the middle of whatever it does: then others may be an operation apart.
 #[test]
 fn a_stopped_rank_is_named_by_all_others() {
-    for how in ["ring", "recursive_doubling", "direct"] {
+    for (how, through) in [
+        ("ring", "shm"),
+        ("recursive_doubling", "tcp"),
+        ("direct", "auto"),
+    ] {
         let mut command = stubborn(&format!("endless {how}"));
         command.env("GAGGLE_TIMEOUT", "2");
+        command.env("GAGGLE_TRANSPORT", through);
         let mut job = Running::start(command);
         job.hear(4, "ready", |line| line.ends_with(" ready"));
         signal(job.rank(1), "STOP");

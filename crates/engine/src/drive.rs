@@ -392,6 +392,9 @@ impl Shared {
             // An interrupted or failed poll is an early wake-up.
             let _ = poll(&mut fds, Some(&timeout));
             self.bell.drain();
+            for link in &self.links {
+                link.woke();
+            }
         }
         #[cfg(not(unix))]
         {

@@ -147,6 +147,28 @@ pub(crate) fn tables(
     }
 }
 
+/// Which links `GAGGLE_TRANSPORT` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Wanted {
+    /// Shared memory where it can be had.
+    #[default]
+    Auto,
+    /// Sockets only.
+    Tcp,
+    /// Shared memory with everybody.
+    Shm,
+}
+
+/// Which links are asked for.
+pub(crate) fn links(var: Lookup<'_>) -> Result<Wanted, Error> {
+    match var("GAGGLE_TRANSPORT").as_deref().map(str::trim) {
+        None | Some("" | "auto") => Ok(Wanted::Auto),
+        Some("tcp") => Ok(Wanted::Tcp),
+        Some("shm") => Ok(Wanted::Shm),
+        Some(other) => Err(bad("GAGGLE_TRANSPORT", other, "auto, shm or tcp")),
+    }
+}
+
 /// Reads the place from the variables; an empty variable counts as not set.
 pub(crate) fn place(var: Lookup<'_>) -> Result<Place, Error> {
     let var = |name: &str| var(name).filter(|v| !v.is_empty());
@@ -473,6 +495,22 @@ mod tests {
         let e = tables(&|_| Some("t".to_string()), &gone).unwrap_err();
         assert!(e.to_string().contains("cannot be read"), "{e}");
         assert_eq!(tables(&|_| None, &gone).unwrap(), None);
+    }
+
+    #[test]
+    fn links_are_asked_for_by_name() {
+        let read = |text: &str| links(&|_| Some(text.to_string()));
+        assert_eq!(links(&|_| None).unwrap(), Wanted::Auto);
+        for (text, wanted) in [
+            ("", Wanted::Auto),
+            ("auto", Wanted::Auto),
+            (" tcp ", Wanted::Tcp),
+            ("shm", Wanted::Shm),
+        ] {
+            assert_eq!(read(text).unwrap(), wanted);
+        }
+        let e = read("sm").unwrap_err().to_string();
+        assert!(e.contains("GAGGLE_TRANSPORT is \"sm\""), "{e}");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use crate::{
     EngineConfig,
-    env::{self, LOOKED_FOR, Meeting, Member, Place, SecretSource},
-    local,
+    env::{self, LOOKED_FOR, Meeting, Member, Place, SecretSource, Wanted},
+    links, local,
     recording::{self, Recording},
     secret::{self, PrivateFile},
 };
-use gaggle_core::{Cause, Error, Group, Rank, SystemClock};
+use gaggle_core::{Cause, Error, Group, Rank, SystemClock, Transport};
 use gaggle_engine::Engine;
 use gaggle_transport::{
     auth::{Credentials, Secret, deadline_in},
@@ -42,6 +42,8 @@ use std::{
 /// `GAGGLE_INTERFACE` says by which of this host's addresses others are to reach this rank: interfaces, patterns, addresses and networks with commas between them, what follows `^` or `!` excluded, as in `eth*,10.0.0.0/8,^docker*`; see [`Wish`](gaggle_transport::interfaces::Wish).
 /// Without it that is the address by which the rank reaches the store. It may differ between ranks.
 ///
+/// Ranks of one host and user talk through shared memory, others over TCP. `GAGGLE_TRANSPORT` says so differently: `tcp` for all, `shm` for shared memory or an error, `auto` for what happens anyway. Where a host gives no shared memory, a warning says why and TCP is used.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -68,6 +70,7 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
         config.slice_bytes = tables.slice_bytes;
         config.tables = Some(tables);
     }
+    let wanted = env::links(&var)?;
     match env::place(&var)? {
         Place::Alone => {
             eprintln!(
@@ -86,7 +89,7 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
                 linger: Duration::ZERO,
             })
         }
-        Place::Member(member) => meet(&member, config, env::interface(&var)?),
+        Place::Member(member) => meet(&member, config, (env::interface(&var)?, wanted)),
     }
 }
 
@@ -160,7 +163,10 @@ impl Drop for Job {
 /// How long rank 0 serves its store after the meeting has failed, while others have not left.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-fn meet(member: &Member, config: EngineConfig, wish: Option<Wish>) -> Result<Job, Error> {
+/// How this rank wants to be reached: at which address, and through what.
+type Wishes = (Option<Wish>, Wanted);
+
+fn meet(member: &Member, config: EngineConfig, wishes: Wishes) -> Result<Job, Error> {
     let deadline = deadline_in(config.timeout);
     let linger = config.timeout;
     let hosts = member.rank == Rank(0);
@@ -206,7 +212,7 @@ fn meet(member: &Member, config: EngineConfig, wish: Option<Wish>) -> Result<Job
             (store, creds)
         }
     };
-    let engine = match connect(member, &store, &creds, (config, wish), deadline) {
+    let engine = match connect(member, &store, &creds, (config, wishes), deadline) {
         Ok(engine) => engine,
         Err(e) => {
             if let Some(host) = host {
@@ -324,7 +330,7 @@ fn connect(
     member: &Member,
     store: &StoreClient,
     creds: &Credentials,
-    (config, wish): (EngineConfig, Option<Wish>),
+    (config, (wish, wanted)): (EngineConfig, Wishes),
     deadline: Instant,
 ) -> Result<Engine, Error> {
     if member.world == 1 {
@@ -338,11 +344,15 @@ fn connect(
             }
         })?;
     }
+    let hosts = meeting.hosts()?;
+    let memory = links::through_memory(&meeting, &hosts, wanted)?;
+    meeting.beside = &memory.ranks;
+    meeting.timeout = left(deadline);
     let mesh = meeting.connect()?;
     let mut config = config;
     if config.hosts.is_none() {
         // What two-level plans and the cost model go by; agreed on, since all read the same list.
-        config.hosts = Some(meeting.hosts()?.into());
+        config.hosts = Some(hosts.into());
     }
     let failed = |what: &str, e: std::io::Error| -> Error {
         Cause::Rendezvous {
@@ -356,8 +366,13 @@ fn connect(
         .map_err(|e| failed("the data links", e))?;
     let control = TcpControl::new(member.rank, member.world, mesh.control)
         .map_err(|e| failed("the control plane", e))?;
+    let mut links: Vec<Box<dyn Transport>> = Vec::new();
+    links.extend(memory.link);
+    if !link.peers().is_empty() {
+        links.push(Box::new(link));
+    }
     Engine::new(
-        vec![Box::new(link)],
+        links,
         Box::new(control),
         Arc::new(SystemClock::new()),
         config,

@@ -28,6 +28,7 @@
 
 mod env;
 mod join;
+mod links;
 mod local;
 mod recording;
 mod secret;

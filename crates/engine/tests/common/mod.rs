@@ -10,6 +10,8 @@ pub mod sim;
 
 use gaggle_core::{Control, Group, Rank, SystemClock, Transport};
 use gaggle_engine::{Engine, EngineConfig};
+#[cfg(target_os = "linux")]
+use gaggle_transport::shm;
 use gaggle_transport::{control, inproc, tcp};
 use std::{
     net::{TcpListener, TcpStream},
@@ -27,6 +29,8 @@ pub fn config() -> EngineConfig {
 pub enum Link {
     Threads,
     Tcp,
+    #[cfg(target_os = "linux")]
+    Shm,
 }
 
 type Seat = (Box<dyn Transport>, Box<dyn Control>);
@@ -40,6 +44,26 @@ impl Link {
                 .zip(control::inproc(n))
                 .map(|(t, c)| -> Seat { (Box::new(t), Box::new(c)) })
                 .collect(),
+            #[cfg(target_os = "linux")]
+            Link::Shm => {
+                let mut links: Vec<Vec<_>> = (0..n).map(|_| vec![]).collect();
+                for a in 0..n {
+                    for b in 0..a {
+                        let (x, y) = shm::pair(1 << 18).unwrap();
+                        links[a as usize].push((Rank(b), x));
+                        links[b as usize].push((Rank(a), y));
+                    }
+                }
+                let seat = |(me, links)| -> Box<dyn Transport> {
+                    Box::new(shm::ShmTransport::new(Rank(me), links).unwrap())
+                };
+                let control = control::inproc(n).into_iter();
+                (0..)
+                    .zip(links)
+                    .map(seat)
+                    .zip(control.map(|c| Box::new(c) as Box<dyn Control>))
+                    .collect()
+            }
             Link::Tcp => {
                 let data = mesh(n, |_, _| true);
                 let control = mesh(n, |a, b| control::neighbours(a, n).contains(&b));

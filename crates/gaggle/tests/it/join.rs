@@ -53,6 +53,22 @@ fn act(role: &str, job: Job) -> String {
             let e = job.all_reduce(&mut [1.0f32], Mean).unwrap_err();
             blame(&e)
         }
+        // Rank 1 is killed, or stands still; how it is told, and whether in time.
+        #[cfg(target_os = "linux")]
+        "killed" | "stopped" => {
+            use rustix::process::{Signal, getpid, kill_process};
+            job.barrier().unwrap();
+            if job.rank() == Rank(1) {
+                let killed = role == "killed";
+                kill_process(getpid(), if killed { Signal::KILL } else { Signal::STOP }).unwrap();
+            }
+            let begun = std::time::Instant::now();
+            let e = job
+                .all_reduce(&mut vec![1.0f32; 1 << 20], Mean)
+                .unwrap_err();
+            let soon = begun.elapsed() < std::time::Duration::from_secs(1);
+            format!("{} {:?}, within a second: {soon}", kind(&e), e.culprits())
+        }
         // Rank 0 serves the store and is done first.
         "early" => {
             if job.rank() != Rank(0) {
@@ -70,6 +86,7 @@ fn kind(e: &Error) -> &'static str {
     match e.cause() {
         Cause::PeerLost { .. } => "lost",
         Cause::PeerLeft { .. } => "left",
+        Cause::Timeout { .. } => "timeout",
         _ => "other",
     }
 }
@@ -139,6 +156,7 @@ pub(crate) fn this_program() -> Command {
         "GAGGLE_JOB",
         "GAGGLE_PORT",
         "GAGGLE_INTERFACE",
+        "GAGGLE_TRANSPORT",
     ] {
         c.env_remove(var);
     }
@@ -335,6 +353,109 @@ fn a_crashed_process_is_lost_to_the_others() {
     assert_eq!(got[1], "");
     for a in [&got[0], &got[2]] {
         assert!(a.starts_with("lost [Rank(1)]"), "{got:?}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn whatever_they_talk_through_ranks_compute_the_same_bits() {
+    for (n, through) in [(2, "tcp"), (2, "shm"), (3, "shm"), (5, "auto"), (7, "shm")] {
+        let mut vars = torch(n);
+        vars.push(("GAGGLE_TRANSPORT", through.into()));
+        let got = Ranks::start("train", 0..n, &vars).answers();
+        assert_eq!(got, as_threads(n), "world {n} through {through}");
+    }
+    // One of them does not want to share memory.
+    let vars = torch(3);
+    let others = Ranks::start("train", [0, 2], &vars);
+    let mut alone = vars.clone();
+    alone.push(("GAGGLE_TRANSPORT", "tcp".into()));
+    let one = Ranks::start("train", [1], &alone);
+    let (mut got, one) = (others.answers(), one.answers());
+    got.splice(1..1, one);
+    assert_eq!(got, as_threads(3));
+    let mut vars = torch(1);
+    vars.push(("GAGGLE_TRANSPORT", "sm".into()));
+    let got = Ranks::start("size", 0..1, &vars).answers().remove(0);
+    assert!(got.contains("GAGGLE_TRANSPORT is \"sm\""), "{got}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_killed_process_is_seen_at_once_and_a_stopped_one_is_named() {
+    for through in ["shm", "tcp"] {
+        let mut vars = torch(2);
+        vars.push(("GAGGLE_TRANSPORT", through.into()));
+        let mut ranks = Ranks::start("killed", 0..2, &vars);
+        let got = answer(&mut ranks.0[0]);
+        assert_eq!(got, "lost [Rank(1)], within a second: true", "{through}");
+        let mut vars = torch(2);
+        vars.push(("GAGGLE_TRANSPORT", through.into()));
+        vars.push(("GAGGLE_TIMEOUT", "2".into()));
+        let mut ranks = Ranks::start("stopped", 0..2, &vars);
+        let got = answer(&mut ranks.0[0]);
+        assert_eq!(
+            got, "timeout [Rank(1)], within a second: false",
+            "{through}"
+        );
+    }
+    // Nothing of ours has a name there.
+    let left = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    let ours = |name: &std::ffi::OsString| name.to_string_lossy().contains("gaggle");
+    assert!(!left.iter().any(ours), "{left:?}");
+}
+
+/// Containers often give it 64 MiB, read-only or not at all: it is not needed.
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_is_shared_whatever_dev_shm_is_like() {
+    for mount in [
+        "mount -t tmpfs -o ro,size=16m none /dev/shm",
+        "mount -t tmpfs -o size=4k none /dev/shm",
+        "mount -t tmpfs none /dev",
+    ] {
+        let inside = |command: &str| {
+            let mut c = Command::new("unshare");
+            c.args([
+                "--mount",
+                "sh",
+                "-c",
+                &format!("{mount} && {command}"),
+                "sh",
+            ]);
+            c
+        };
+        let able = inside("true").stderr(Stdio::null()).status();
+        if !able.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: no private mounts here: {mount}");
+            return;
+        }
+        let vars = torch(2);
+        let start = |rank: u32| {
+            let mut c = inside("exec \"$@\"");
+            let plain = this_program();
+            c.arg(plain.get_program()).args(plain.get_args());
+            for (name, value) in plain.get_envs() {
+                match value {
+                    Some(value) => c.env(name, value),
+                    None => c.env_remove(name),
+                };
+            }
+            c.stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .env(ROLE, "train")
+                .env("RANK", rank.to_string())
+                .env("GAGGLE_TIMEOUT", TIMEOUT)
+                .env("GAGGLE_TRANSPORT", "shm")
+                .envs(vars.iter().map(|(k, v)| (*k, v)));
+            c.spawn().unwrap()
+        };
+        let got = Ranks((0..2).map(start).collect()).answers();
+        assert_eq!(got, as_threads(2), "{mount}");
     }
 }
 
