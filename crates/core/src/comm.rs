@@ -705,6 +705,11 @@ pub trait Communicator: Send + Sync {
     fn feedback(&self, tensor: u64) -> Option<Vec<f32>>;
     /// Puts saved feedback back, or drops it with an empty vector; not while an operation works with it.
     fn set_feedback(&self, tensor: u64, residual: Vec<f32>);
+    /// Room that this rank's peers on the same host have mapped; `None` where there is no such memory, or none left.
+    fn block(&self, bytes: usize) -> Option<Box<dyn crate::Block>> {
+        let _ = bytes;
+        None
+    }
 }
 
 #[cfg(test)]

@@ -50,6 +50,18 @@ impl Group {
         self.0.info().world_ranks.len()
     }
 
+    /// `n` zeros that the ranks of this host have mapped of each other, where they have such memory; ordinary memory otherwise. Made by each rank for itself, without a word to the others.
+    ///
+    /// Collectives whose members all give such memory take one pass over it, with no copies; see [`Buffer`](crate::Buffer).
+    pub fn buffer<T: Element>(&self, n: usize) -> crate::Buffer<T> {
+        let block = n
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| self.0.block(bytes));
+        block
+            .and_then(|block| crate::Buffer::on(block, n))
+            .unwrap_or_else(|| crate::Buffer::ordinary(n))
+    }
+
     /// In place: `x` becomes the reduction over all ranks, the same bits everywhere.
     ///
     /// Cost: at most 2S(P−1)/P bytes sent per rank for large buffers.

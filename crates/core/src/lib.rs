@@ -22,6 +22,7 @@ pub mod event;
 pub mod group;
 pub mod optim;
 pub mod raw;
+mod raw_buffer;
 mod raw_scope;
 pub mod reduce;
 pub mod store;
@@ -41,6 +42,7 @@ pub use event::Event;
 pub use group::{FailedInto, Group, Recurring, RecurringInto, Work, WorkInto};
 pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstable, With};
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
+pub use raw_buffer::{Block, Buffer};
 pub use raw_scope::{Scope, ScopedWork};
 pub use reduce::{
     Band, Bor, Bxor, Combine, Max, Mean, Min, Prod, Properties, Reduce, Reduction, Sum,

@@ -3,7 +3,7 @@
 //! A transport moves the bytes of messages and knows nothing of what they mean.
 //! It keeps no memory of the engine's between calls, with one exception that is a promise of the engine's: a [`Loan`].
 
-use crate::{Loan, MsgKey, OpId, Rank};
+use crate::{Block, Loan, MsgKey, OpId, Rank};
 use std::{ptr::NonNull, sync::Arc, time::Duration};
 
 /// A transfer's number, unique within one transport for its lifetime.
@@ -318,20 +318,32 @@ impl LinkStats {
 
 /// Memory that the ranks of one host have mapped of each other: each rank's heap, whole.
 ///
-/// A place is a position in a rank's heap; what it means in another process only [`reach`](SharedMemory::reach) knows.
-/// Peers write to shared memory whenever the protocol lets them and, when one of them fails, at any moment: whoever reads it through these addresses makes no reference to it while an operation is under way.
+/// A place is a position in a rank's heap, the same for everybody who has it mapped.
+/// Peers read and write a rank's heap as the steps of an operation let them and, when one of them has fallen behind a failure, at any moment: so an implementation makes no reference to a peer's bytes, and copies them in a way that a racing write cannot turn into undefined behaviour.
 pub trait SharedMemory: Send + Sync {
     /// World ranks whose heaps are mapped here, ascending, `me` among them.
     fn ranks(&self) -> &[Rank];
-    /// Where these bytes lie in this rank's own heap; `None` for ordinary memory.
+    /// Where these bytes lie in this rank's own heap; `None` for memory that is not in it, or is shared no more.
     fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64>;
-    /// Where, in this process, `bytes` at a place of a rank's heap are; `None` where that heap is not mapped or does not have them.
-    fn reach(&self, rank: Rank, place: u64, bytes: usize) -> Option<NonNull<u8>>;
-    /// Takes the pages of these bytes of this rank's own heap out of what is shared: same address, same content, out of reach for all others, for good. Called before memory is handed back whose operation has failed, so that no straggler writes to it.
+    /// Whether no other bytes in use lie on the pages of these: only then can they be taken away from the others without harm to a neighbour.
+    fn is_alone(&self, at: NonNull<u8>, bytes: usize) -> bool;
+    /// Copies bytes out of a rank's heap. `false`, with nothing read, where that heap is not mapped or does not have them. Torn where somebody writes there meanwhile.
+    fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool;
+    /// Copies bytes into a rank's heap. `false`, with nothing written, where that heap is not mapped or does not have them.
+    fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool;
+    /// Takes the pages of these bytes of this rank's own heap out of what is shared: same address, same content, out of reach for all others, for good. Called before memory is handed back whose operation has failed, so that no straggler writes to it. The pages are [alone](SharedMemory::is_alone) with these bytes, and nobody writes to them meanwhile but stragglers.
     ///
     /// # Errors
     /// The system gives no memory; then nothing has changed, and the memory must not be handed back.
     fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String>;
+    /// How many operations a rank has given up so far; 0 for a rank whose heap is not mapped.
+    fn given_up(&self, rank: Rank) -> u64;
+    /// Tells whoever has this rank's heap mapped that an operation, named by a number that all ranks give it, is given up here: what they read of it from now on counts for nothing.
+    fn give_up(&self, op: u64);
+    /// Whether a rank has given up an operation, when it had given up `since` others as that began. All that was copied out of its heap before this call, for an operation of which this says no, was as it should be. Errs on the side of yes where too many were given up since then to tell.
+    fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool;
+    /// Room of this many bytes in this rank's own heap, all 0; `None` where there is none left.
+    fn block(&self, bytes: usize) -> Option<Box<dyn Block>>;
 }
 
 /// One rank's links to the others.

@@ -5,20 +5,21 @@ use crate::{
     completion::Completion,
     discover::{Then, counts_memory},
     drive::Shared,
+    fused,
     op::{OpStart, group_rank},
     persistent::persistent,
     program::Program,
     raw_memory::OpMemory,
     rebuild::Rebuilding,
-    select::{Choice, Identity, choose, explain, hosts_of, is_user, predict, result_of},
+    select::{Choice, Identity, choose, choose_plain, explain, hosts_of, predict, result_of},
     sync::Arc,
     user,
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done, Error, Finished,
-    GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, Owned, Pending, Persistent, Rank, Region,
-    descriptor::stable_hash,
+    Algorithm, Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done,
+    Error, Finished, GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending,
+    Persistent, Rank, Region, descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -56,6 +57,24 @@ impl EngineComm {
     }
 
     pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
+        self.prepare_with(op, shape, true)
+    }
+
+    /// As [`prepare`](EngineComm::prepare), by messages also where a fused plan would be taken; with the same result.
+    pub(crate) fn prepare_plain(
+        &self,
+        op: &Op,
+        shape: &Shape,
+    ) -> Result<(Choice, Arc<Program>), Error> {
+        self.prepare_with(op, shape, false)
+    }
+
+    fn prepare_with(
+        &self,
+        op: &Op,
+        shape: &Shape,
+        fusion: bool,
+    ) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         user::refuse_inside(name)?;
         if std::process::id() != self.shared.pid {
@@ -64,7 +83,10 @@ impl EngineComm {
         let mut state = self.shared.state.lock();
         check_tolerance(op)?;
         let hosts = self.hosts.as_ref();
-        let choice = choose(op, &self.info, hosts, shape, &state.config)?;
+        let mut choice = choose(op, &self.info, hosts, shape, &state.config)?;
+        if !fusion && choice.request.call.algorithm() == Algorithm::Fused {
+            choice = choose_plain(op, &self.info, hosts, shape, &state.config)?;
+        }
         let declined = (choice.kind, op.codec);
         if op.codec != choice.codec && !state.declined.contains(&declined) {
             state.declined.push(declined);
@@ -92,7 +114,7 @@ impl EngineComm {
     fn submit(
         &self,
         op: &Op,
-        choice: Choice,
+        mut choice: Choice,
         program: Arc<Program>,
         mut memory: OpMemory,
         completion: &Arc<Completion>,
@@ -126,14 +148,42 @@ impl EngineComm {
         };
         let now = self.shared.clock.now();
         state.set_now(now);
-        let then = counting.map(|counting| {
+        let descriptor = choice.descriptor(id, op, &self.info, dtype);
+        let mut then = counting.map(|counting| {
             Box::new(Then {
                 op: op.clone(),
                 memory: std::mem::replace(&mut memory, counting),
                 hosts: self.hosts.clone(),
+                fused: None,
             })
         });
-        let descriptor = choice.descriptor(id, op, &self.info, dtype);
+        let parts = choice.parts(op);
+        let (mut program, mut result, mut touched) = (program, result, false);
+        if fused::is_fused(&choice, &program) {
+            let planned = state.programs.find(&fused::meeting(&choice));
+            let meeting = planned
+                .map_err(|e| plan_error(name, &e))
+                .and_then(|meeting| {
+                    let data = std::mem::replace(&mut program, meeting);
+                    let shared = state.shared.as_deref();
+                    fused::prepare(choice, data, result.take(), &memory, &self.info, shared)
+                });
+            match meeting {
+                Ok((records, fused)) => {
+                    touched = fused.is_mapped() && descriptor.kind == OpKind::AllReduce;
+                    then = Some(Box::new(Then {
+                        op: op.clone(),
+                        memory: std::mem::replace(&mut memory, records),
+                        hosts: self.hosts.clone(),
+                        fused: Some(fused),
+                    }));
+                }
+                Err(error) => {
+                    drop(state);
+                    return refuse(memory, error, completion);
+                }
+            }
+        }
         let timeout = op.timeout.unwrap_or(state.config.timeout);
         let serial = state.next_serial();
         let warn_at = now.saturating_add(state.config.warn_after);
@@ -144,18 +194,20 @@ impl EngineComm {
             group: Arc::clone(&self.info),
             program,
             memory,
-            mix: choice.mix,
-            pairs: choice.pairs,
+            mix: parts.mix,
+            pairs: parts.pairs,
             then,
             counts: vec![],
-            weight: choice.weight,
-            user: op.user.clone().filter(|_| is_user(&op.kind)),
-            tensor: op.feedback.filter(|_| choice.request.feedback),
+            weight: parts.weight,
+            user: parts.user,
+            tensor: parts.tensor,
             result,
             started: now,
             deadline: now.saturating_add(timeout),
             warn_at,
             tolerant: op.on_missing == OnMissing::Tolerate,
+            members: None,
+            touched,
             completion: Arc::clone(completion),
         };
         let shared = &*self.shared;
@@ -356,6 +408,11 @@ impl Communicator for EngineComm {
         let shape = self.shape(op, dtype, len)?;
         let config = self.shared.state.lock().config.clone();
         predict(op, &self.info, self.hosts.as_ref(), &shape, &config).map(Some)
+    }
+
+    fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
+        let shared = self.shared.state.lock().shared.clone();
+        shared?.block(bytes)
     }
 
     fn feedback(&self, tensor: u64) -> Option<Vec<f32>> {

@@ -30,6 +30,10 @@ pub struct EngineConfig {
     pub radix: u32,
     /// The host of each rank of the job, as any number: what two-level plans go by; equal on every rank. `None`: each on a host of its own.
     pub hosts: Option<Arc<[u32]>>,
+    /// Whether the ranks of each host have each other's memory mapped, all of it, so that operations on it may be fused: see [`Transport::shared`](gaggle_core::Transport::shared); equal on every rank. So may [`tables`](EngineConfig::tables) say.
+    pub mapped: bool,
+    /// Whether operations that may be fused are; equal on every rank. Switched off they go by messages and have the same results, bit for bit.
+    pub fusion: bool,
     /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
     pub record: bool,
     /// How long leaving may take.
@@ -49,6 +53,8 @@ impl Default for EngineConfig {
             overrides: Overrides::default(),
             radix: Request::RADIX,
             hosts: None,
+            mapped: false,
+            fusion: true,
             record: false,
             leave_limit: Duration::from_secs(2),
         }
@@ -64,9 +70,11 @@ impl EngineConfig {
         } else {
             Tables::network()
         };
+        let tables = self.tables.unwrap_or(usual);
         Tables {
             slice_bytes: self.slice_bytes,
-            ..self.tables.unwrap_or(usual)
+            mapped: tables.mapped || self.mapped,
+            ..tables
         }
     }
 

@@ -3,6 +3,7 @@
 //! The second one's identity differs from the first's by its class alone, so that operations of the same lane that are called meanwhile keep their numbers, and a rank that is ahead may send data before the others know all counts.
 
 use crate::{
+    fused::Fused,
     op::{OpStart, OpState},
     protocol::{Blame, Word},
     raw_memory::OpMemory,
@@ -22,6 +23,8 @@ pub(crate) struct Then {
     /// The caller's: the input, and an output of no elements.
     pub(crate) memory: OpMemory,
     pub(crate) hosts: Option<Arc<[u32]>>,
+    /// What follows a meeting, where there are no counts to be discovered.
+    pub(crate) fused: Option<Box<Fused>>,
 }
 
 /// The identity of the data of an operation that discovers its counts.
@@ -92,9 +95,12 @@ fn with_counts(op: &Op, me: Rank, counts: &[u64]) -> Result<(Op, u64), Error> {
 impl State {
     /// The counts are there: the data follows, under the same number.
     pub(crate) fn second_phase(&mut self, mut first: OpState) {
-        let Some(then) = first.then.take() else {
+        let Some(mut then) = first.then.take() else {
             return;
         };
+        if let Some(fused) = then.fused.take() {
+            return self.after_meeting(first, then, *fused);
+        }
         let n = first.memory.shape().io;
         let counts: Vec<u64> = first
             .memory
@@ -208,6 +214,8 @@ impl State {
             deadline: first.deadline,
             warn_at,
             tolerant: false,
+            members: None,
+            touched: false,
             completion: first.completion,
         });
     }

@@ -32,6 +32,7 @@ mod discover;
 mod drive;
 mod feedback;
 mod flight;
+mod fused;
 mod op;
 mod pairs;
 mod persistent;

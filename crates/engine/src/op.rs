@@ -3,6 +3,7 @@
 use crate::{
     completion::Completion,
     discover::Then,
+    fused::Members,
     pairs::Pairs,
     program::Program,
     raw_memory::{OpMemory, Others},
@@ -121,8 +122,10 @@ pub(crate) struct OpState {
     averages: Vec<u32>,
     /// Receives that are not over.
     pub(crate) receives_left: u32,
-    /// Whether the caller's buffer has been written.
+    /// Whether the caller's buffer has been written, or others may have written to it.
     pub(crate) touched: bool,
+    /// The members' memory, where it is mapped.
+    pub(crate) members: Option<Box<Members>>,
     pub(crate) bytes_sent: u64,
     /// Its place with the flight recorder.
     pub(crate) ticket: Option<Ticket>,
@@ -153,6 +156,10 @@ pub(crate) struct OpStart {
     pub(crate) deadline: Duration,
     pub(crate) warn_at: Duration,
     pub(crate) tolerant: bool,
+    /// The members' memory, for the steps of a fused plan.
+    pub(crate) members: Option<Box<Members>>,
+    /// Whether others may write to the caller's buffer from the start.
+    pub(crate) touched: bool,
     pub(crate) completion: Arc<Completion>,
 }
 
@@ -213,7 +220,8 @@ impl OpState {
             denied: vec![],
             averages: vec![],
             receives_left,
-            touched: false,
+            touched: s.touched,
+            members: s.members,
             bytes_sent: 0,
             ticket: None,
             again: false,
@@ -295,6 +303,10 @@ impl OpState {
             | Action::Recode { span, .. }
             | Action::Compensate { span, .. } => (*span, 1),
             Action::Mix { own, operands, .. } => (*own, operands.len() + 1),
+            Action::GroupFold { at, len, .. } => {
+                (Span::user(*at, *len), self.group.world_ranks.len())
+            }
+            Action::GroupCopy { dst, .. } => (*dst, 1),
             _ => return 0,
         };
         let size = self.memory.type_of(span.buf).size() as u64;
@@ -568,7 +580,21 @@ impl OpState {
         true
     }
 
-    fn touch(&mut self, span: Span) {
+    /// What was written to its memory, as far as is known, where it fails because of what somebody called: then not everybody has met, and nobody has written to another's.
+    pub(crate) fn touched_by_itself(&self) -> bool {
+        self.touched && self.then.is_none()
+    }
+
+    /// Whether somebody else has given the operation up, so that its steps count for nothing.
+    pub(crate) fn is_void(&self) -> bool {
+        self.members.as_ref().is_some_and(|m| m.void)
+    }
+
+    pub(crate) fn set_slot(&mut self, slot: u32, weight: u64) {
+        self.slots[slot as usize] = weight;
+    }
+
+    pub(crate) fn touch(&mut self, span: Span) {
         self.touched |= span.buf == gaggle_collectives::Buf::User && span.len > 0;
     }
 
@@ -642,10 +668,11 @@ impl OpState {
                     kernels::compensate(*codec, self.memory.bytes_mut(*span), kept);
                 }
             }
-            Action::Arrive { .. }
-            | Action::AwaitAll { .. }
-            | Action::GroupFold { .. }
-            | Action::GroupCopy { .. } => unreachable!("no plan of this engine's has such steps"),
+            Action::GroupFold { at, len, sum, .. } => return self.group_fold(*at, *len, *sum),
+            Action::GroupCopy { from, src, dst } => self.group_copy(*from, *src, *dst),
+            Action::Arrive { .. } | Action::AwaitAll { .. } => {
+                unreachable!("a program meets by messages")
+            }
             Action::Send { .. } | Action::Recv { .. } => unreachable!("messages go to a transport"),
         }
         true
@@ -703,7 +730,7 @@ impl OpState {
     }
 
     /// How contributions are folded.
-    fn how(&self) -> kernels::How {
+    pub(crate) fn how(&self) -> kernels::How {
         let plan = &self.program.plan;
         let sum = matches!(plan.reduce, Reduce::Sum | Reduce::Mean);
         kernels::How {

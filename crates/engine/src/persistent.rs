@@ -53,7 +53,7 @@ pub(crate) fn persistent(
         Err((error, io)) => return Err(give_back(error, Some(io.io), io.input)),
     };
     let name = op.kind.op_kind().name();
-    let prepared = match comm.prepare(op, &memory.shape()) {
+    let prepared = match comm.prepare_plain(op, &memory.shape()) {
         Ok((choice, _)) if choice.extent.discover => Err(unsupported(
             name,
             "with counts that are discovered has another output each time; it is not persistent",
@@ -100,6 +100,8 @@ pub(crate) fn persistent(
         deadline: Duration::ZERO,
         warn_at: Duration::ZERO,
         tolerant: op.on_missing == OnMissing::Tolerate,
+        members: None,
+        touched: false,
         completion: Arc::clone(&completion),
     }));
     idle.again = true;

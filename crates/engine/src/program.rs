@@ -1,7 +1,8 @@
 //! A plan, unrolled for running: its steps with their successors, so that a finished step finds what it releases without a search.
 
 use gaggle_collectives::{Action, Arrive, Buf, Plan, PlanError, Request, Span, Step, plan};
-use gaggle_core::{GroupInfo, Rank};
+use gaggle_core::{Algorithm, Codec, GroupInfo, Rank};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 use crate::sync::Arc;
@@ -61,7 +62,10 @@ impl Program {
     }
 
     fn new(plan: Plan, proven: bool) -> Program {
-        let steps: Vec<Step> = plan.iter().collect();
+        let steps = match plan.algorithm {
+            Algorithm::Fused => met_by_messages(&plan),
+            _ => plan.iter().collect(),
+        };
         let mut starts = vec![0u32; steps.len() + 1];
         for step in &steps {
             for before in &step.after {
@@ -115,6 +119,62 @@ impl Program {
         peers.dedup();
         peers
     }
+}
+
+/// The steps of a fused plan, in which all have met before it begins; later meetings are messages of no bytes from everybody to everybody.
+///
+/// The link orders what a sender did before a message, in its own memory or in another's, before what its receiver does after it.
+fn met_by_messages(plan: &Plan) -> Vec<Step> {
+    let mut steps = Vec::new();
+    // Which steps stand for each of the plan's.
+    let mut stand: Vec<SmallVec<[u32; 4]>> = Vec::new();
+    let others = || (0..plan.world).map(Rank).filter(|r| *r != plan.rank);
+    let none = Span::user(0, 0);
+    for step in plan.iter() {
+        let before = step.after.iter().flat_map(|b| stand[*b as usize].iter());
+        let mut after: SmallVec<[u32; 4]> = before.copied().collect();
+        after.sort_unstable();
+        after.dedup();
+        let lo = steps.len() as u32;
+        match step.action {
+            Action::Arrive { phase: 0 } | Action::AwaitAll { phase: 0 } => {
+                stand.push(after);
+                continue;
+            }
+            Action::Arrive { phase } => steps.extend(others().map(|to| Step {
+                action: Action::Send {
+                    to,
+                    tag: meeting_tag(phase),
+                    src: none,
+                    wire: Buf::User,
+                    codec: Codec::None,
+                    weight: None,
+                    scale: None,
+                },
+                after: after.clone(),
+            })),
+            Action::AwaitAll { phase } => steps.extend(others().map(|from| Step {
+                action: Action::Recv {
+                    from,
+                    tag: meeting_tag(phase),
+                    dst: none,
+                    wire: Buf::User,
+                    codec: Codec::None,
+                    arrive: Arrive::Store,
+                    weight: None,
+                },
+                after: SmallVec::new(),
+            })),
+            action => steps.push(Step { action, after }),
+        }
+        stand.push((lo..steps.len() as u32).collect());
+    }
+    steps
+}
+
+/// No plan has that many messages on one link.
+fn meeting_tag(phase: u32) -> u32 {
+    u32::MAX - phase
 }
 
 fn sources(plan: &Plan, steps: &[Step]) -> u64 {

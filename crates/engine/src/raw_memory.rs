@@ -7,7 +7,7 @@
 
 use crate::arguments::Shape;
 use gaggle_collectives::{Buf, Span};
-use gaggle_core::{Borrowed, Cause, DType, Error, Loan, Owned, Region, Space};
+use gaggle_core::{Borrowed, Cause, DType, Error, Loan, Owned, Region, SharedMemory, Space};
 use std::ptr::NonNull;
 
 /// What an operation works on.
@@ -125,6 +125,40 @@ impl OpMemory {
         }
         (self.user, self.input) = (user, input);
         Ok(())
+    }
+
+    /// Address and bytes of what this rank gives.
+    pub(crate) fn contribution(&self) -> (NonNull<u8>, usize) {
+        match self.has_input {
+            true => (self.input, self.input_bytes),
+            false => self.result(),
+        }
+    }
+
+    /// Address and bytes of what is written.
+    pub(crate) fn result(&self) -> (NonNull<u8>, usize) {
+        (self.user, self.user_bytes)
+    }
+
+    /// Takes what is written out of reach of all others, so that it can be handed back although they may still write to it. Memory that the operation owns is leaked where that cannot be done.
+    ///
+    /// Borrowed memory goes back whatever happens: so where the system gives no memory it is asked again for a while, and if that is of no use the process ends, since its memory would change under its hands.
+    pub(crate) fn sever(&mut self, shared: &dyn SharedMemory) {
+        const TRIES: u32 = 200;
+        const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+        for _ in 0..TRIES {
+            let Err(why) = shared.sever(self.user, self.user_bytes) else {
+                return;
+            };
+            tracing::error!(%why, "the memory of a failed operation is in reach of others");
+            if let Some(region) = self.region.take() {
+                std::mem::forget(region);
+                (self.user, self.user_bytes) = (NonNull::dangling(), 0);
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        std::process::abort();
     }
 
     /// The region that is written, while no run is in flight.

@@ -9,11 +9,11 @@ use crate::{
 };
 use gaggle_collectives::{
     Call, Request, Span,
-    select::{Question, Selection},
+    select::{Question, Selection, Tables},
 };
 use gaggle_core::{
     Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, ModeBits,
-    Op, OpId, OpKind, Rank, Reduce, Round, Weight, descriptor::stable_hash,
+    Op, OpId, OpKind, Rank, Reduce, Round, UserReduction, Weight, descriptor::stable_hash,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -217,6 +217,9 @@ pub(crate) fn choose(
     let extent = measure(&op.kind, shape, me, world)?;
     let wire = if extent.discover { DType::U64 } else { dtype };
     let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
+    if selection.algorithm == Algorithm::Fused && (extent.discover || !config.fusion) {
+        return choose_plain(op, group, hosts, shape, config);
+    }
     let pick = Pick {
         op,
         algorithm: selection.algorithm,
@@ -279,6 +282,49 @@ pub(crate) fn choose(
         root,
         reduce,
     })
+}
+
+/// As [`choose`], by messages, where a fused plan would be taken: with the same bits in the result.
+pub(crate) fn choose_plain(
+    op: &Op,
+    group: &GroupInfo,
+    hosts: Option<&Arc<[u32]>>,
+    shape: &Shape,
+    config: &EngineConfig,
+) -> Result<Choice, Error> {
+    let mut config = config.clone();
+    config.tables = Some(Tables {
+        mapped: false,
+        ..config.model()
+    });
+    config.mapped = false;
+    let mut op = op.clone();
+    // It is another way to fold at once, in the same order.
+    op.algorithm = op.kind.op_kind().reduces().then_some(Algorithm::Direct);
+    // Fused plans have none.
+    op.codec = Codec::None;
+    choose(&op, group, hosts, shape, &config)
+}
+
+/// Of a [`Choice`], what an operation is started with.
+pub(crate) struct Parts {
+    pub(crate) mix: MixWeights,
+    pub(crate) pairs: Pairs,
+    pub(crate) weight: Weight,
+    pub(crate) user: Option<UserReduction>,
+    pub(crate) tensor: Option<u64>,
+}
+
+impl Choice {
+    pub(crate) fn parts(&mut self, op: &Op) -> Parts {
+        Parts {
+            mix: std::mem::take(&mut self.mix),
+            pairs: std::mem::take(&mut self.pairs),
+            weight: self.weight,
+            user: op.user.clone().filter(|_| is_user(&op.kind)),
+            tensor: op.feedback.filter(|_| self.request.feedback),
+        }
+    }
 }
 
 fn unsupported(name: &str, what: String) -> Error {

@@ -22,7 +22,7 @@ use crate::{
 use gaggle_collectives::Action;
 use gaggle_core::{
     Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, MsgKey, OpId,
-    OpKind, Rank, Region, Transfer, Transport, TransportError, UserReduction, XferId,
+    OpKind, Rank, Region, SharedMemory, Transfer, Transport, TransportError, UserReduction, XferId,
 };
 use smallvec::SmallVec;
 use std::{
@@ -86,6 +86,8 @@ pub(crate) enum Late {
 pub(crate) struct State {
     pub(crate) me: Rank,
     pub(crate) config: EngineConfig,
+    /// What this rank and its peers have mapped of each other.
+    pub(crate) shared: Option<Arc<dyn SharedMemory>>,
     /// Which link reaches each world rank.
     pub(crate) route: Vec<Option<u8>>,
     pub(crate) programs: Programs,
@@ -171,6 +173,7 @@ impl State {
         State {
             me,
             config,
+            shared: links.iter().find_map(|link| link.shared()),
             route,
             programs: Programs::default(),
             ops: vec![],
@@ -297,6 +300,8 @@ impl State {
                 let computed = op.compute(step);
                 if let Some(error) = op.broken.clone() {
                     self.later.push_back(Later::Fail(idx, serial, error));
+                } else if op.is_void() {
+                    self.peer_gave_up(idx);
                 } else if computed {
                     self.step_over(idx, step);
                 } else {
@@ -647,9 +652,10 @@ impl State {
         if self.op(idx, serial).is_none() {
             return;
         }
-        let Some(op) = self.remove(idx) else {
+        let Some(mut op) = self.remove(idx) else {
             return;
         };
+        self.retreat(&mut op);
         for (link, id) in op.xfers.iter().flatten() {
             links[*link as usize].cancel(*id);
             self.xfers.remove(&(*link, *id));

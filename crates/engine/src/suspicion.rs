@@ -114,7 +114,7 @@ impl State {
                         .map(|(ranks, what)| (members(ranks), what.clone()))
                         .collect(),
                     deviating: members(ranks),
-                    partly_written: op.touched,
+                    partly_written: op.touched_by_itself(),
                 }
                 .into()
             }

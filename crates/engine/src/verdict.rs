@@ -116,7 +116,7 @@ pub(crate) fn judge(
         }
     }
     if versions.len() > 1 && (all_known || time_is_up) {
-        return Some(mismatch(op.id, op.touched, versions));
+        return Some(mismatch(op.id, op.touched_by_itself(), versions));
     }
     let awaited = op.awaited();
     let from = match op.id.class {

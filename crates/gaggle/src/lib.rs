@@ -37,10 +37,11 @@ pub use join::{Job, join, join_with};
 pub use local::{local, local_with};
 
 pub use gaggle_core::{
-    Algorithm, Band, Bits, Bool, Bor, Bxor, Cancel, Cause, Codec, Counts, DType, Divisor, Done,
-    Element, Error, Failed, FailedInto, Float, Form, Group, Int, Kind, Lane, LinkStats, Max, Mean,
-    Min, Mode, OnMissing, Op, Prod, Properties, Rank, Recurring, RecurringInto, Reduce, Reduction,
-    Round, Scope, ScopedWork, StableBuf, Sum, UserReduction, Weight, Work, WorkInto,
+    Algorithm, Band, Bits, Block, Bool, Bor, Buffer, Bxor, Cancel, Cause, Codec, Counts, DType,
+    Divisor, Done, Element, Error, Failed, FailedInto, Float, Form, Group, Int, Kind, Lane,
+    LinkStats, Max, Mean, Min, Mode, OnMissing, Op, Prod, Properties, Rank, Recurring,
+    RecurringInto, Reduce, Reduction, Round, Scope, ScopedWork, StableBuf, Sum, UserReduction,
+    Weight, Work, WorkInto,
 };
 pub use gaggle_engine::{Engine, EngineConfig};
 

@@ -4,6 +4,8 @@ pub mod auth;
 pub mod contract;
 pub mod control;
 pub mod frame;
+#[cfg(target_os = "linux")]
+pub mod heap;
 pub mod inproc;
 pub mod interfaces;
 mod pieces;

@@ -5,6 +5,8 @@
 pub mod cases;
 pub mod covering;
 pub mod deviations;
+#[cfg(target_os = "linux")]
+pub mod mapped;
 pub mod number;
 pub mod sim;
 
@@ -31,9 +33,12 @@ pub enum Link {
     Tcp,
     #[cfg(target_os = "linux")]
     Shm,
+    #[cfg(target_os = "linux")]
+    /// Threads whose heaps are mapped by each other, as processes have them.
+    Mapped,
 }
 
-type Seat = (Box<dyn Transport>, Box<dyn Control>);
+pub type Seat = (Box<dyn Transport>, Box<dyn Control>);
 
 impl Link {
     /// What each of `n` ranks needs to talk to the others.
@@ -64,6 +69,8 @@ impl Link {
                     .zip(control.map(|c| Box::new(c) as Box<dyn Control>))
                     .collect()
             }
+            #[cfg(target_os = "linux")]
+            Link::Mapped => mapped::seats(n, |_, heap| heap),
             Link::Tcp => {
                 let data = mesh(n, |_, _| true);
                 let control = mesh(n, |a, b| control::neighbours(a, n).contains(&b));
@@ -92,23 +99,36 @@ impl Link {
         config: &EngineConfig,
         f: impl Fn(&Engine, Group) -> R + Sync,
     ) -> Vec<R> {
-        let seats = self.seats(n);
-        std::thread::scope(|s| {
-            let threads: Vec<_> = seats
-                .into_iter()
-                .map(|(link, control)| {
-                    let (f, config) = (&f, config.clone());
-                    s.spawn(move || {
-                        let clock = Arc::new(SystemClock::new());
-                        let engine = Engine::new(vec![link], control, clock, config).unwrap();
-                        let group = engine.group();
-                        f(&engine, group)
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|t| t.join().unwrap()).collect()
-        })
+        let mut config = config.clone();
+        #[cfg(target_os = "linux")]
+        if matches!(self, Link::Mapped) {
+            mapped::agree(&mut config, n);
+        }
+        run(self.seats(n), &config, f)
     }
+}
+
+/// Runs `f` on ranks with these links, each a thread; results in rank order.
+pub fn run<R: Send>(
+    seats: Vec<Seat>,
+    config: &EngineConfig,
+    f: impl Fn(&Engine, Group) -> R + Sync,
+) -> Vec<R> {
+    std::thread::scope(|s| {
+        let threads: Vec<_> = seats
+            .into_iter()
+            .map(|(link, control)| {
+                let (f, config) = (&f, config.clone());
+                s.spawn(move || {
+                    let clock = Arc::new(SystemClock::new());
+                    let engine = Engine::new(vec![link], control, clock, config).unwrap();
+                    let group = engine.group();
+                    f(&engine, group)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
 }
 
 /// Connections over loopback between all pairs that `wanted` says.

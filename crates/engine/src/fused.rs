@@ -1,0 +1,541 @@
+//! Operations over memory that all members have mapped of each other: two operations under one number, as where counts are discovered.
+//!
+//! In the first, under the operation's own number, the ranks tell each other where their memory is, or that it is ordinary memory.
+//! All see the same records, so all go on alike: where everybody's is mapped by the fused plan, whose last meeting is a message of no bytes from everybody to everybody; else by a plan of messages that folds in the same order, so that the result has the same bits.
+//!
+//! # When it fails
+//! A rank that is behind may be reading or writing this rank's memory when the operation has failed here.
+//! So before memory is handed back, the operation is marked as given up where peers can see it, and what they might write to is severed ([`SharedMemory::sever`]).
+//! After each step over others' memory a rank looks for such marks: what it has read may be of another time, so it neither says that it is done nor ends well, and waits for the word of why.
+
+use crate::{
+    discover::{Then, data_id},
+    op::{OpStart, OpState},
+    program::Program,
+    protocol::{Blame, Word},
+    raw_memory::OpMemory,
+    select::{Choice, choose_plain},
+    state::{State, control_word},
+    sync::Arc,
+};
+use gaggle_collectives::{Call, Request, Span};
+use gaggle_core::{
+    Algorithm, Counts, Error, GroupInfo, OpId, OpKind, Owned, Rank, Reduce, Region, SharedMemory,
+    Weight, descriptor::stable_hash,
+};
+use gaggle_kernels as kernels;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+
+/// Bytes of every member's contribution that are folded at a time: they stay in the cache until the result is written to the others.
+const TILE: usize = 16 << 10;
+/// All tiles together.
+const TILES: usize = 128 << 10;
+
+/// Where a rank's memory is, for the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    /// Whether all that others need of it is in the rank's heap.
+    pub(crate) mapped: bool,
+    /// The place of its contribution.
+    contribution: u64,
+    /// Which element of the whole vector the contribution begins with.
+    first: u64,
+    /// The place of its result, where others write to it.
+    result: u64,
+    /// How many operations it had given up before.
+    given_up: u64,
+    weight: u64,
+}
+
+impl Record {
+    const WORDS: usize = 6;
+
+    fn to_words(self) -> [u64; Record::WORDS] {
+        let mapped = u64::from(self.mapped);
+        [
+            mapped,
+            self.contribution,
+            self.first,
+            self.result,
+            self.given_up,
+            self.weight,
+        ]
+    }
+
+    fn of_words(w: &[u64]) -> Option<Record> {
+        let [mapped, contribution, first, result, given_up, weight] = *w else {
+            return None;
+        };
+        Some(Record {
+            mapped: mapped == 1,
+            contribution,
+            first,
+            result,
+            given_up,
+            weight,
+        })
+    }
+}
+
+/// What follows once all have met.
+pub(crate) struct Fused {
+    choice: Choice,
+    program: Arc<Program>,
+    /// Where this rank's result of a reduction will be.
+    result: Option<Span>,
+    own: Record,
+}
+
+impl Fused {
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.own.mapped
+    }
+}
+
+/// The members' memory, for the steps of a fused plan.
+pub(crate) struct Members {
+    shared: Arc<dyn SharedMemory>,
+    /// What all ranks call the operation.
+    name: u64,
+    records: Vec<Record>,
+    /// Somebody had given up when a step over its memory was over.
+    pub(crate) void: bool,
+}
+
+/// What all ranks call an operation where they mark it as given up.
+fn name_of(id: OpId) -> u64 {
+    let id = data_id(id);
+    let class = id.class as u8;
+    stable_hash(&[
+        &id.group.to_le_bytes(),
+        &id.lane.to_le_bytes(),
+        &[class],
+        &id.seq.to_le_bytes(),
+    ])
+}
+
+/// Whether a choice is carried out over mapped memory.
+pub(crate) fn is_fused(choice: &Choice, program: &Program) -> bool {
+    choice.request.call.algorithm() == Algorithm::Fused
+        && choice.request.world > 1
+        && program.proven
+        && program.plan.algorithm == Algorithm::Fused
+}
+
+/// What the first operation does: each tells everybody its record.
+pub(crate) fn meeting(choice: &Choice) -> Request {
+    let call = Call::AllGather {
+        counts: Counts::Equal,
+        algorithm: Algorithm::Direct,
+    };
+    let mut request = Request::new(
+        call,
+        choice.request.rank,
+        choice.request.world,
+        Record::WORDS as u64,
+    );
+    request.out_of_place = true;
+    request
+}
+
+/// Where a contribution begins in the whole vector: 0, but for the part of an all-gather out of place.
+fn first_element(request: &Request) -> u64 {
+    let me = request.rank.idx();
+    match &request.call {
+        Call::AllGather { counts, .. } if request.out_of_place => match counts {
+            Counts::Known(list) => list.iter().take(me).sum(),
+            _ => request.len * me as u64,
+        },
+        _ => 0,
+    }
+}
+
+/// The memory of the first operation, and what follows it.
+pub(crate) fn prepare(
+    choice: Choice,
+    program: Arc<Program>,
+    result: Option<Span>,
+    memory: &OpMemory,
+    group: &GroupInfo,
+    shared: Option<&dyn SharedMemory>,
+) -> Result<(OpMemory, Box<Fused>), Error> {
+    let own = record(&choice, memory, group, shared);
+    let world = choice.request.world as usize;
+    let records = OpMemory::owned(Owned {
+        input: Some(Region::new(own.to_words().to_vec())),
+        io: Region::new(vec![0u64; Record::WORDS * world]),
+    })
+    .map_err(|(error, _)| error)?;
+    let fused = Fused {
+        choice,
+        program,
+        result,
+        own,
+    };
+    Ok((records, Box::new(fused)))
+}
+
+fn record(
+    choice: &Choice,
+    memory: &OpMemory,
+    group: &GroupInfo,
+    shared: Option<&dyn SharedMemory>,
+) -> Record {
+    let mut record = Record {
+        mapped: false,
+        contribution: 0,
+        first: first_element(&choice.request),
+        result: 0,
+        given_up: 0,
+        weight: choice.weight.bits(),
+    };
+    let Some(shared) = shared else {
+        return record;
+    };
+    let ranks = shared.ranks();
+    if !group.world_ranks.iter().all(|r| ranks.contains(r)) {
+        return record;
+    }
+    record.given_up = shared.given_up(group.world_ranks[group.rank.idx()]);
+    let place = |(at, bytes)| match bytes {
+        0 => Some(0),
+        _ => shared.place(at, bytes),
+    };
+    let read = choice.kind != OpKind::Broadcast || choice.root == group.rank;
+    let contribution = match read {
+        true => place(memory.contribution()),
+        false => Some(0),
+    };
+    let result = match choice.kind {
+        // Others write to it: it is severed if that goes wrong.
+        OpKind::AllReduce => {
+            let (at, bytes) = memory.result();
+            let severable = bytes == 0 || shared.is_alone(at, bytes);
+            place((at, bytes)).filter(|_| severable)
+        }
+        _ => Some(0),
+    };
+    if let (Some(contribution), Some(result)) = (contribution, result) {
+        (record.contribution, record.result) = (contribution, result);
+        record.mapped = true;
+    }
+    record
+}
+
+impl State {
+    /// All have met: the operation itself follows, under the same number.
+    pub(crate) fn after_meeting(&mut self, mut first: OpState, mut then: Box<Then>, fused: Fused) {
+        let n = first.memory.shape().io;
+        let words: Vec<u64> = first
+            .memory
+            .bytes(Span::user(0, n))
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|b| u64::from_ne_bytes(*b))
+            .collect();
+        let records: Vec<Record> = words
+            .chunks(Record::WORDS)
+            .filter_map(Record::of_words)
+            .collect();
+        let id = data_id(first.id);
+        match self.plan_after(&first, &then, fused, records) {
+            Ok((choice, program, result, members)) => {
+                let dtype = then.memory.shape().dtype;
+                let descriptor = choice.descriptor(id, &then.op, &first.group, dtype);
+                let serial = self.next_serial();
+                let warn_at = self.now.saturating_add(self.config.warn_after);
+                self.recycle(first.memory);
+                let written = choice.kind == OpKind::AllReduce && members.is_some();
+                self.start(OpStart {
+                    serial,
+                    hash: stable_hash(&[&descriptor.to_bytes()]),
+                    descriptor,
+                    group: first.group,
+                    program,
+                    memory: then.memory,
+                    mix: choice.mix,
+                    pairs: choice.pairs,
+                    then: None,
+                    counts: vec![],
+                    weight: choice.weight,
+                    user: None,
+                    tensor: None,
+                    result,
+                    started: first.started,
+                    deadline: first.deadline,
+                    warn_at,
+                    tolerant: false,
+                    members,
+                    // The others may be at it already.
+                    touched: written,
+                    completion: first.completion,
+                });
+            }
+            Err(error) => {
+                // The others are on their way to it.
+                let blame = Blame::Other(error.to_string());
+                control_word(&mut self.later, Word::Failed(id, first.all_peers(), blame));
+                self.forget_data(id);
+                then.fused = None;
+                first.then = Some(then);
+                self.hand_back(Box::new(first), Err(error));
+            }
+        }
+    }
+
+    fn plan_after(
+        &mut self,
+        first: &OpState,
+        then: &Then,
+        fused: Fused,
+        records: Vec<Record>,
+    ) -> Result<Followed, Error> {
+        let all =
+            records.len() == first.group.world_ranks.len() && records.iter().all(|r| r.mapped);
+        if let Some(shared) = self.shared.clone().filter(|_| all) {
+            let members = Members {
+                shared,
+                name: name_of(first.id),
+                records,
+                void: false,
+            };
+            let members = Some(Box::new(members));
+            return Ok((fused.choice, fused.program, fused.result, members));
+        }
+        let shape = then.memory.shape();
+        let hosts = then.hosts.as_ref();
+        let choice = choose_plain(&then.op, &first.group, hosts, &shape, &self.config)?;
+        let name = choice.kind.name();
+        let program = self
+            .programs
+            .find(&choice.request)
+            .map_err(|e| crate::comm::plan_error(name, &e))?;
+        Ok((choice, program, fused.result, None))
+    }
+
+    /// Before the memory of a failed operation is handed back: what peers have read of it since counts for nothing, and none of them can write to it any more.
+    pub(crate) fn retreat(&self, op: &mut OpState) {
+        let Some(shared) = self.shared.as_deref() else {
+            return;
+        };
+        let kind = op.descriptor.kind;
+        let memory = match (&mut op.then, &op.members) {
+            (Some(then), _) if then.fused.as_ref().is_some_and(|f| f.is_mapped()) => {
+                &mut then.memory
+            }
+            (None, Some(_)) => &mut op.memory,
+            _ => return,
+        };
+        shared.give_up(name_of(op.id));
+        if kind == OpKind::AllReduce {
+            memory.sever(shared);
+        }
+    }
+}
+
+type Followed = (Choice, Arc<Program>, Option<Span>, Option<Box<Members>>);
+
+impl Members {
+    /// Copies elements of the whole vector out of a member's contribution.
+    fn read(
+        &self,
+        world: Rank,
+        member: usize,
+        at: u64,
+        to: &mut [u8],
+        size: u64,
+    ) -> Result<(), Error> {
+        let r = &self.records[member];
+        let place = at
+            .checked_sub(r.first)
+            .and_then(|n| n.checked_mul(size))
+            .and_then(|n| n.checked_add(r.contribution));
+        match place {
+            Some(place) if self.shared.read(world, place, to) => Ok(()),
+            _ => Err(outside(world)),
+        }
+    }
+
+    /// Copies elements into a member's result.
+    fn write(
+        &self,
+        world: Rank,
+        member: usize,
+        at: u64,
+        from: &[u8],
+        size: u64,
+    ) -> Result<(), Error> {
+        let r = &self.records[member];
+        let place = at.checked_mul(size).and_then(|n| n.checked_add(r.result));
+        match place {
+            Some(place) if self.shared.write(world, place, from) => Ok(()),
+            _ => Err(outside(world)),
+        }
+    }
+
+    /// Looks whether somebody has given up; then nothing that was read counts.
+    fn look(&mut self, group: &GroupInfo) {
+        let members = self.records.iter().zip(&group.world_ranks);
+        self.void |= members
+            .into_iter()
+            .any(|(record, world)| self.shared.has_given_up(*world, self.name, record.given_up));
+    }
+}
+
+fn outside(world: Rank) -> Error {
+    Error::internal(format!(
+        "world {world} has said that its memory is where none of its heap is"
+    ))
+}
+
+/// Room for the others' tiles.
+fn with_tiles<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    thread_local! {
+        static ROOM: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    ROOM.with(|room| {
+        let mut room = room.take();
+        let words = bytes.div_ceil(8);
+        if room.len() < words {
+            room.resize(words, 0);
+        }
+        let result = f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
+        ROOM.with(|kept| kept.replace(room));
+        result
+    })
+}
+
+impl OpState {
+    /// A step over all members' memory: folds elements of every contribution in rank order and writes them to every result. `false` where the sum of weights leaves the range.
+    pub(crate) fn group_fold(&mut self, at: u64, len: u64, sum: Option<u32>) -> bool {
+        let Some(mut members) = self.members.take() else {
+            self.broken = Some(Error::internal("a fused step without the members' memory"));
+            return true;
+        };
+        let fits = match sum {
+            None => Ok(true),
+            Some(slot) => {
+                let mut weights = members.records.iter().map(|r| r.weight);
+                let total = weights.try_fold(0u64, |n, w| n.checked_add(w));
+                self.set_slot(slot, total.unwrap_or(0));
+                total.map(|t| t > 0).ok_or(())
+            }
+        };
+        if fits == Ok(true) && len > 0 {
+            if let Err(error) = self.fold_tiles(&members, at, len) {
+                self.broken.get_or_insert(error);
+            }
+            members.look(&self.group);
+        }
+        self.members = Some(members);
+        fits.is_ok()
+    }
+
+    fn fold_tiles(&mut self, members: &Members, at: u64, len: u64) -> Result<(), Error> {
+        let dtype = self.memory.shape().dtype;
+        let size = dtype.size();
+        let (me, world) = (self.group.rank.idx(), members.records.len());
+        let reduce = self.program.plan.reduce;
+        let weight = |r: &Record| (reduce == Reduce::Mean).then(|| Weight::from_bits(r.weight));
+        let how = self.how();
+        let tile = TILE.min(TILES / (world - 1)).max(1024) / size;
+        let in_place = self.memory.shape().input.is_none();
+        with_tiles((world - 1) * tile * size, |room| {
+            let mut done = 0;
+            while done < len {
+                let n = (len - done).min(tile as u64);
+                let (lo, bytes) = (at + done, n as usize * size);
+                let others = (0..world).filter(|m| *m != me);
+                for (m, to) in others.clone().zip(room.chunks_mut(tile * size)) {
+                    // A contribution of weight 0 is not read.
+                    if weight(&members.records[m]) != Some(Weight::ZERO) {
+                        let peer = self.group.world_ranks[m];
+                        members.read(peer, m, lo, &mut to[..bytes], size as u64)?;
+                    }
+                }
+                let mut read = room.chunks(tile * size);
+                let (to, beside) = self.memory.split(Span::user(lo, n));
+                let mut terms = SmallVec::<[kernels::Term<'_>; 16]>::new();
+                for (m, record) in members.records.iter().enumerate() {
+                    let source = match (m == me, in_place) {
+                        (true, true) => kernels::Source::Dst,
+                        (true, false) => kernels::Source::Bytes {
+                            bytes: beside.get(Span::input(lo, n)).unwrap_or(&[]),
+                            dtype,
+                        },
+                        (false, _) => kernels::Source::Bytes {
+                            bytes: read.next().map_or(&[][..], |tile| &tile[..bytes]),
+                            dtype,
+                        },
+                    };
+                    terms.push(kernels::Term {
+                        source,
+                        weight: weight(record),
+                    });
+                }
+                kernels::fold_with(dtype, reduce, to, &terms, how);
+                for m in others {
+                    members.write(self.group.world_ranks[m], m, lo, to, size as u64)?;
+                }
+                done += n;
+            }
+            Ok(())
+        })
+    }
+
+    /// A step that reads elements of one member's contribution into this rank's own memory.
+    pub(crate) fn group_copy(&mut self, from: Rank, src: Span, dst: Span) {
+        let Some(mut members) = self.members.take() else {
+            self.broken = Some(Error::internal("a fused step without the members' memory"));
+            return;
+        };
+        if dst.len > 0 {
+            self.touch(dst);
+            // The place in the whole vector: of a reduction, whose room is scratch, that in the contribution.
+            let at = match self.descriptor.kind {
+                OpKind::ReduceScatter => src.at,
+                _ => dst.at,
+            };
+            if let Err(error) = self.copy_tiles(&members, from, at, dst) {
+                self.broken.get_or_insert(error);
+            }
+            members.look(&self.group);
+        }
+        self.members = Some(members);
+    }
+
+    fn copy_tiles(
+        &mut self,
+        members: &Members,
+        from: Rank,
+        at: u64,
+        dst: Span,
+    ) -> Result<(), Error> {
+        let dtype = self.memory.shape().dtype;
+        let (size, to_type) = (dtype.size(), self.memory.type_of(dst.buf));
+        let (peer, member) = (self.group.world_ranks[from.idx()], from.idx());
+        if to_type == dtype {
+            return members.read(peer, member, at, self.memory.bytes_mut(dst), size as u64);
+        }
+        // 16-bit elements are combined in a wider type.
+        let tile = TILE / size;
+        with_tiles(tile * size, |room| {
+            let mut done = 0;
+            while done < dst.len {
+                let n = (dst.len - done).min(tile as u64);
+                let room = &mut room[..n as usize * size];
+                members.read(peer, member, at + done, room, size as u64)?;
+                let span = Span {
+                    at: dst.at + done,
+                    len: n,
+                    ..dst
+                };
+                kernels::convert(self.memory.bytes_mut(span), to_type, room, dtype);
+                done += n;
+            }
+            Ok(())
+        })
+    }
+}

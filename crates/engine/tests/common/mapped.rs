@@ -1,0 +1,171 @@
+//! Ranks in one process that have each other's heaps mapped at addresses of their own, as processes have them.
+
+use super::Seat;
+use gaggle_core::{
+    Armed, Block, LinkStats, OpId, Rank, SharedMemory, Sink, Transfer, Transport, TransportError,
+    Wake, XferId,
+};
+use gaggle_engine::EngineConfig;
+use gaggle_transport::{
+    control,
+    heap::{self, MappedHeaps},
+    inproc,
+};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+/// Room of each heap, in bytes.
+const ROOM: u64 = 64 << 20;
+
+/// What the ranks agree on.
+pub fn agree(config: &mut EngineConfig, n: u32) {
+    config.mapped = true;
+    let one_host = || vec![0; n as usize].into();
+    config.hosts.get_or_insert_with(one_host);
+}
+
+/// Links in the process, beside heaps that `wrap` may put something around.
+pub fn seats<M: SharedMemory + 'static>(
+    n: u32,
+    wrap: impl Fn(Rank, MappedHeaps) -> M,
+) -> Vec<Seat> {
+    let heaps = heap::heaps(n, ROOM).unwrap();
+    let links = inproc::world(n).into_iter().zip(control::inproc(n));
+    links
+        .zip(heaps)
+        .enumerate()
+        .map(|(me, ((link, control), heap))| -> Seat {
+            let heap = Arc::new(wrap(Rank(me as u32), heap));
+            (Box::new(Beside { link, heap }), Box::new(control))
+        })
+        .collect()
+}
+
+/// A link, with memory beside it.
+struct Beside<L, M> {
+    link: L,
+    heap: Arc<M>,
+}
+
+impl<L: Transport, M: SharedMemory + 'static> Transport for Beside<L, M> {
+    fn me(&self) -> Rank {
+        self.link.me()
+    }
+    fn peers(&self) -> &[Rank] {
+        self.link.peers()
+    }
+    fn link(&self) -> &'static str {
+        self.link.link()
+    }
+    fn wants_loans(&self) -> bool {
+        self.link.wants_loans()
+    }
+    fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
+        self.link.post(t)
+    }
+    fn cancel(&self, id: XferId) {
+        self.link.cancel(id);
+    }
+    fn forget(&self, op: OpId) {
+        self.link.forget(op);
+    }
+    fn progress(&self, sink: &mut dyn Sink, budget: usize) -> u64 {
+        self.link.progress(sink, budget)
+    }
+    fn arm(&self) -> Armed<'_> {
+        self.link.arm()
+    }
+    fn attach(&self, wake: Arc<dyn Wake>) {
+        self.link.attach(wake);
+    }
+    fn leave(&self, limit: Duration) {
+        self.link.leave(limit);
+    }
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+    fn shared(&self) -> Option<Arc<dyn SharedMemory>> {
+        Some(Arc::clone(&self.heap) as Arc<dyn SharedMemory>)
+    }
+}
+
+/// Holds a rank up in the middle of a step, until it is opened.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    shut: bool,
+    held: bool,
+}
+
+impl Gate {
+    pub fn shut(&self) {
+        self.state.lock().unwrap().shut = true;
+    }
+
+    pub fn open(&self) {
+        self.state.lock().unwrap().shut = false;
+        self.changed.notify_all();
+    }
+
+    /// Until somebody is held up.
+    pub fn wait_held(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |s| !s.held).unwrap());
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        if state.shut {
+            state.held = true;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |s| s.shut).unwrap());
+        }
+    }
+}
+
+/// A rank that stops at a gate before it reads others' memory.
+pub struct Gated(pub MappedHeaps, pub Option<Arc<Gate>>);
+
+impl SharedMemory for Gated {
+    fn ranks(&self) -> &[Rank] {
+        self.0.ranks()
+    }
+    fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        self.0.place(at, bytes)
+    }
+    fn is_alone(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        self.0.is_alone(at, bytes)
+    }
+    fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool {
+        if let Some(gate) = &self.1 {
+            gate.pass();
+        }
+        self.0.read(rank, place, out)
+    }
+    fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool {
+        self.0.write(rank, place, bytes)
+    }
+    fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String> {
+        self.0.sever(at, bytes)
+    }
+    fn given_up(&self, rank: Rank) -> u64 {
+        self.0.given_up(rank)
+    }
+    fn give_up(&self, op: u64) {
+        self.0.give_up(op);
+    }
+    fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool {
+        self.0.has_given_up(rank, op, since)
+    }
+    fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
+        self.0.block(bytes)
+    }
+}

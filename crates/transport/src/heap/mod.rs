@@ -1,0 +1,269 @@
+//! Registered memory: one heap per process, which all ranks of its host have mapped.
+//!
+//! A [`SharedHeap`] is a nameless file of memory, sealed against any change of its length and of no cost until it is written; it goes when the last process that has it mapped does, however that ends.
+//! Its descriptor is handed to the peers ([`SharedHeap::fd`]), by whatever means; a [`MappedHeaps`] is one rank's view of all of them: the seam [`SharedMemory`].
+//! `/dev/shm` is not used.
+
+mod budget;
+mod raw_heap;
+mod table;
+
+use self::{raw_heap::Map, table::Table};
+use gaggle_core::{Block, Rank, SharedMemory};
+use parking_lot::Mutex;
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+};
+
+/// Bytes before the first block: what a rank has given up. Larger than any page.
+pub(crate) const HEADER: u64 = 64 << 10;
+/// Word of the header that counts what was given up.
+const COUNT: usize = 0;
+/// First of the words that say what.
+const FIRST: usize = 8;
+/// How many of them there are.
+const N_NAMES: u64 = 1024;
+/// Smallest heap.
+const LEAST: u64 = HEADER + table::HUGE;
+
+/// This process's heap.
+#[derive(Debug)]
+pub struct SharedHeap {
+    map: Map,
+    table: Mutex<Table>,
+}
+
+impl SharedHeap {
+    /// As large as the memory that this machine, and the control group of this process, have: what is used of it is looked at when a block is asked for.
+    ///
+    /// # Errors
+    /// The system has no such files, or no room for their addresses.
+    pub fn create() -> io::Result<Arc<SharedHeap>> {
+        // Far more than there is would only cost page tables.
+        let total = budget::total().clamp(64 << 20, 1 << 40);
+        SharedHeap::with_len(total)
+    }
+
+    /// With room for about `bytes`.
+    ///
+    /// # Errors
+    /// As [`create`](SharedHeap::create).
+    pub fn with_len(bytes: u64) -> io::Result<Arc<SharedHeap>> {
+        let len = bytes
+            .checked_next_multiple_of(table::HUGE)
+            .and_then(|n| n.checked_add(table::HUGE))
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let map = Map::create(len.max(LEAST))?;
+        let page = rustix::param::page_size() as u64;
+        let table = Mutex::new(Table::new(HEADER.max(page), map.len(), page));
+        Ok(Arc::new(SharedHeap { map, table }))
+    }
+
+    /// What a peer needs to map it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.map.fd()
+    }
+
+    /// Room of `bytes` bytes, all 0; `None` where the heap, or the memory that may be taken, is used up.
+    pub fn block(self: &Arc<Self>, bytes: usize) -> Option<Box<dyn Block>> {
+        let most = budget::available();
+        if bytes as u64 > most - most / 8 {
+            tracing::warn!(bytes, available = most, "no registered memory of that size");
+            return None;
+        }
+        let at = self.table.lock().take(bytes as u64)?;
+        if bytes as u64 >= table::HUGE {
+            self.map.want_large(at, bytes);
+        }
+        let block = Map::block(self, at, bytes);
+        if block.is_none() {
+            self.table.lock().give(at);
+        }
+        block.map(|b| Box::new(b) as Box<dyn Block>)
+    }
+
+    fn take_back(&self, at: u64) {
+        let mut table = self.table.lock();
+        for (at, len) in table.give(at) {
+            if let Err(e) = self.map.clear(at, len) {
+                // It would not be 0 when it is handed out next.
+                tracing::warn!(%e, len, "registered memory stays out of use");
+                table.retire(at, len);
+            }
+        }
+    }
+}
+
+/// The heaps of one host's ranks, as one of them has them mapped.
+#[derive(Debug)]
+pub struct MappedHeaps {
+    me: Rank,
+    own: Arc<SharedHeap>,
+    ranks: Vec<Rank>,
+    /// In the order of `ranks`; `None` for this rank's own.
+    peers: Vec<Option<Map>>,
+}
+
+impl MappedHeaps {
+    /// `own`, and what the peers have handed over: world ranks and descriptors, in any order.
+    ///
+    /// # Errors
+    /// A descriptor that is no sealed file of memory, or cannot be mapped; a rank that is there twice.
+    pub fn new(
+        me: Rank,
+        own: Arc<SharedHeap>,
+        peers: Vec<(Rank, OwnedFd)>,
+    ) -> io::Result<MappedHeaps> {
+        let mut all = vec![(me, None)];
+        for (rank, fd) in peers {
+            let map = Map::open(fd, LEAST).map_err(|e| {
+                let what = format!("the heap of {rank} cannot be mapped: {e}");
+                io::Error::new(io::Error::from(e).kind(), what)
+            })?;
+            all.push((rank, Some(map)));
+        }
+        all.sort_by_key(|(rank, _)| *rank);
+        if all.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (ranks, peers) = all.into_iter().unzip();
+        Ok(MappedHeaps {
+            me,
+            own,
+            ranks,
+            peers,
+        })
+    }
+
+    /// This rank's own heap.
+    pub fn own(&self) -> &Arc<SharedHeap> {
+        &self.own
+    }
+
+    fn map(&self, rank: Rank) -> Option<&Map> {
+        if rank == self.me {
+            return Some(&self.own.map);
+        }
+        let i = self.ranks.binary_search(&rank).ok()?;
+        self.peers[i].as_ref()
+    }
+}
+
+impl SharedMemory for MappedHeaps {
+    fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        let place = self.own.map.place(at, bytes)?;
+        let shared = self.own.table.lock().is_shared(place, bytes as u64);
+        shared.then_some(place)
+    }
+
+    fn is_alone(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        let place = self.own.map.place(at, bytes);
+        place.is_some_and(|at| self.own.table.lock().is_alone(at, bytes as u64))
+    }
+
+    fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool {
+        self.map(rank).is_some_and(|map| map.read(place, out))
+    }
+
+    fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool {
+        // What others know of this rank's state is nothing to write on.
+        place >= HEADER && self.map(rank).is_some_and(|map| map.write(place, bytes))
+    }
+
+    fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let mut table = self.own.table.lock();
+        let place = self.own.map.place(at, bytes);
+        let place = place.filter(|at| table.is_alone(*at, bytes as u64));
+        let place = place.ok_or("these bytes share their pages with others")?;
+        let len = bytes.next_multiple_of(rustix::param::page_size());
+        self.own
+            .map
+            .replace(place, len)
+            .map_err(|e| format!("{bytes} bytes cannot be taken out of shared memory: {e}"))?;
+        table.sever(place, len as u64);
+        Ok(())
+    }
+
+    fn given_up(&self, rank: Rank) -> u64 {
+        // Acquire: with the release below, so that the names counted are there.
+        self.map(rank)
+            .map_or(0, |map| map.word(COUNT).load(Ordering::Acquire))
+    }
+
+    fn give_up(&self, op: u64) {
+        let map = &self.own.map;
+        // One writer at a time.
+        let table = self.own.table.lock();
+        let n = map.word(COUNT).load(Ordering::Relaxed);
+        let name = map.word(FIRST + (n % N_NAMES) as usize);
+        name.store(op, Ordering::Relaxed);
+        // Release: whoever sees the count sees the name.
+        map.word(COUNT).store(n.wrapping_add(1), Ordering::Release);
+        // With the fence in `has_given_up`: who has read bytes that are written after this call sees the count.
+        fence(Ordering::SeqCst);
+        drop(table);
+    }
+
+    fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool {
+        let Some(map) = self.map(rank) else {
+            return false;
+        };
+        // Whatever was read before is ordered before the count: see `give_up`.
+        fence(Ordering::SeqCst);
+        let newer = |count: u64| count.wrapping_sub(since);
+        let n = newer(map.word(COUNT).load(Ordering::Acquire));
+        if n == 0 {
+            return false;
+        }
+        if n >= N_NAMES {
+            return true;
+        }
+        let named = (0..n).any(|i| {
+            let at = since.wrapping_add(i) % N_NAMES;
+            map.word(FIRST + at as usize).load(Ordering::Relaxed) == op
+        });
+        fence(Ordering::SeqCst);
+        // Names that were written over meanwhile.
+        named || newer(map.word(COUNT).load(Ordering::Acquire)) >= N_NAMES
+    }
+
+    fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
+        self.own.block(bytes)
+    }
+}
+
+/// Heaps of `n` ranks that are threads of this process, each mapped by every other at an address of its own: as processes have them.
+///
+/// # Errors
+/// As [`SharedHeap::create`].
+pub fn heaps(n: u32, bytes: u64) -> io::Result<Vec<MappedHeaps>> {
+    let own: Vec<_> = (0..n)
+        .map(|_| SharedHeap::with_len(bytes))
+        .collect::<io::Result<_>>()?;
+    let view = |me: u32| {
+        let others = (0..n).filter(|r| *r != me);
+        let peers = others.map(|r| {
+            let fd = own[r as usize].fd().try_clone_to_owned()?;
+            Ok((Rank(r), fd))
+        });
+        let peers = peers.collect::<io::Result<_>>()?;
+        MappedHeaps::new(Rank(me), Arc::clone(&own[me as usize]), peers)
+    };
+    (0..n).map(view).collect()
+}
+
+#[cfg(test)]
+mod tests;

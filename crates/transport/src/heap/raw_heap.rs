@@ -1,0 +1,281 @@
+//! Mapped memory: a heap of this process's, and those of others.
+//!
+//! # Safety
+//! The pages of a heap are written by other processes, so nothing here makes a reference to their bytes while an operation may be under way: they are copied by one machine instruction, which the compiler knows nothing of but that it may change memory (as for a system call), or word by word with relaxed atomics. A racing write gives torn bytes at worst, never undefined values.
+//! The one exception is [`HeapBlock`], whose owner sees a slice while no operation has it; the protocol (and, after a failure, [`Map::replace`]) keeps the others away then.
+//! A mapping lives as long as its [`Map`]; its file cannot shrink, because the seal is checked before it is mapped.
+
+use super::SharedHeap;
+use gaggle_core::Block;
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    io::Errno,
+    mm::{Advice, MapFlags, MremapFlags, ProtFlags},
+};
+use std::{
+    ffi::c_void,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::{NonNull, null_mut},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+/// No peer's heap is larger; a claim beyond it is a mistake.
+const MAX: u64 = 1 << 46;
+/// Mappings begin where large pages do.
+const HUGE: usize = super::table::HUGE as usize;
+
+/// A file of memory, mapped whole.
+#[derive(Debug)]
+pub(super) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to the value; its bytes are reached by copies that any thread may make.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// A new one, all 0 and of no cost until it is written, sealed against any change of its length.
+    pub(super) fn create(len: u64) -> Result<Map, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("gaggle-heap", flags)?;
+        rustix::fs::ftruncate(&fd, len)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Map::of(fd, len)
+    }
+
+    /// Maps a peer's. One that could shrink is refused: reading beyond its end would kill this process.
+    pub(super) fn open(fd: OwnedFd, least: u64) -> Result<Map, Errno> {
+        let seals = rustix::fs::fcntl_get_seals(&fd)?;
+        let len = u64::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
+        if !seals.contains(SealFlags::SHRINK) || !(least..=MAX).contains(&len) {
+            return Err(Errno::INVAL);
+        }
+        Map::of(fd, len)
+    }
+
+    fn of(fd: OwnedFd, len: u64) -> Result<Map, Errno> {
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let all = len.checked_add(HUGE).ok_or(Errno::INVAL)?;
+        // SAFETY: a fresh reservation at a place of the system's choice overlaps nothing.
+        let room = unsafe {
+            rustix::mm::mmap_anonymous(
+                null_mut(),
+                all,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let before = room.addr().next_multiple_of(HUGE) - room.addr();
+        // SAFETY: `before` is less than a large page, and one more than `len` was reserved.
+        let base = unsafe { room.cast::<u8>().add(before) };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: within the reservation made just now, which nobody else knows of.
+        let mapped = unsafe { rustix::mm::mmap(base.cast(), len, prot, flags, &fd, 0) };
+        // SAFETY: the ends of the reservation that are not used, or all of it; nothing refers to them.
+        unsafe {
+            if let Err(e) = mapped {
+                let _ = rustix::mm::munmap(room, all);
+                return Err(e);
+            }
+            if before > 0 {
+                let _ = rustix::mm::munmap(room, before);
+            }
+            let end = before + len.next_multiple_of(rustix::param::page_size());
+            if end < all {
+                let _ = rustix::mm::munmap(room.cast::<u8>().add(end).cast(), all - end);
+            }
+        }
+        let base = NonNull::new(base).ok_or(Errno::FAULT)?;
+        Ok(Map { base, len, fd })
+    }
+
+    /// For passing on.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// The place of these bytes; `None` where they are not in it.
+    pub(super) fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        let at = at.addr().get().checked_sub(self.base.addr().get())?;
+        (at <= self.len && bytes <= self.len - at).then_some(at as u64)
+    }
+
+    fn reach(&self, place: u64, bytes: usize) -> Option<*mut u8> {
+        let at = usize::try_from(place).ok()?;
+        let inside = at <= self.len && bytes <= self.len - at;
+        // SAFETY: within the mapping, as just checked.
+        inside.then(|| unsafe { self.base.as_ptr().add(at) })
+    }
+
+    /// Copies out; `false` where it does not have these bytes.
+    pub(super) fn read(&self, place: u64, out: &mut [u8]) -> bool {
+        let Some(src) = self.reach(place, out.len()) else {
+            return false;
+        };
+        // SAFETY: `out.len()` mapped bytes, as just checked, and a slice; what races with it is left to `copy`.
+        unsafe { copy(out.as_mut_ptr(), src, out.len()) };
+        true
+    }
+
+    /// Copies in; `false` where it does not have these bytes.
+    pub(super) fn write(&self, place: u64, bytes: &[u8]) -> bool {
+        let Some(dst) = self.reach(place, bytes.len()) else {
+            return false;
+        };
+        // SAFETY: as in `read`, the other way round.
+        unsafe { copy(dst, bytes.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Word `n` of its first page.
+    pub(super) fn word(&self, n: usize) -> &AtomicU64 {
+        assert!(n < super::HEADER as usize / 8, "the first bytes only");
+        // SAFETY: no map is shorter than its header (`create` and `open` see to it); page-aligned; these bytes are reached through atomics alone.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(8 * n).cast()) }
+    }
+
+    /// Replaces whole pages by private ones of the same content. Others go on reading and writing the old ones, which nobody here sees any more.
+    ///
+    /// The caller owns every byte of the pages, and nobody of this process writes them meanwhile.
+    pub(super) fn replace(&self, at: u64, len: usize) -> Result<(), Errno> {
+        let page = rustix::param::page_size();
+        let place = self.reach(at, len).ok_or(Errno::INVAL)?;
+        if !place.addr().is_multiple_of(page) || !len.is_multiple_of(page) {
+            return Err(Errno::INVAL);
+        }
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at a place of the system's choice overlaps nothing.
+        let fresh =
+            unsafe { rustix::mm::mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE) }?;
+        // SAFETY: `len` bytes that were just mapped, and as many of the heap; what races is left to `copy`.
+        unsafe { copy(fresh.cast(), place, len) };
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: both ranges are whole pages of ours; the target is replaced in one step, and holds the same content afterwards. Slices that the owner may have of it stay valid: same address, same length.
+        let moved =
+            unsafe { rustix::mm::mremap_fixed(fresh, len, len, flags, place.cast::<c_void>()) };
+        if let Err(e) = moved {
+            // SAFETY: it was not moved, and nothing refers to it any more.
+            let _ = unsafe { rustix::mm::munmap(fresh, len) };
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Asks for large pages; where there are none, nothing happens.
+    pub(super) fn want_large(&self, at: u64, len: usize) {
+        if let Some(start) = self.reach(at, len) {
+            // SAFETY: advice on mapped pages changes no content.
+            let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxHugepage) };
+        }
+    }
+
+    /// Gives pages back to the system: they are 0 when they are used next.
+    pub(super) fn clear(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, flags, at, len)
+    }
+
+    /// A block of this heap's own, at a place that the table has given out.
+    pub(super) fn block(heap: &Arc<SharedHeap>, at: u64, bytes: usize) -> Option<HeapBlock> {
+        let start = NonNull::new(heap.map.reach(at, bytes)?)?;
+        Some(HeapBlock {
+            start,
+            len: bytes,
+            at,
+            heap: Arc::clone(heap),
+        })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, replaced parts included; every borrow of it has ended with `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A piece of this process's own heap.
+#[derive(Debug)]
+pub(super) struct HeapBlock {
+    start: NonNull<u8>,
+    len: usize,
+    at: u64,
+    heap: Arc<SharedHeap>,
+}
+
+// SAFETY: it owns its bytes, and keeps the mapping alive.
+unsafe impl Send for HeapBlock {}
+// SAFETY: it has no interior of its own.
+unsafe impl Sync for HeapBlock {}
+
+// SAFETY: the table hands each page out once, page-aligned; the system has initialised it; the mapping stays at its address as long as the heap, which this value keeps.
+unsafe impl Block for HeapBlock {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for HeapBlock {
+    fn drop(&mut self) {
+        self.heap.take_back(self.at);
+    }
+}
+
+/// Copies `n` bytes between memory of which one side may be written, or read, by another process meanwhile.
+///
+/// # Safety
+/// Both ranges are mapped, and do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
+    // SAFETY: the caller's promise; the direction flag is clear on entry to every block of assembly, and the instruction changes no flags. To the compiler this is code that may read and write any memory it has been shown, like a system call; so a racing write of another process cannot be reasoned away.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") n => _,
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// As above, word by word.
+///
+/// # Safety
+/// As above.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
+    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+    let together = (dst.addr() ^ src.addr()).is_multiple_of(8);
+    let head = (src.addr().next_multiple_of(8) - src.addr()).min(n);
+    let words = if together { (n - head) / 8 } else { 0 };
+    // SAFETY: the caller's promise; words are aligned on both sides, as just checked; every access is atomic.
+    unsafe {
+        let byte = |i: usize| {
+            let b = AtomicU8::from_ptr(src.cast_mut().add(i)).load(Relaxed);
+            AtomicU8::from_ptr(dst.add(i)).store(b, Relaxed);
+        };
+        (0..if together { head } else { n }).for_each(byte);
+        if together {
+            for i in 0..words {
+                let at = head + 8 * i;
+                let w = AtomicU64::from_ptr(src.cast_mut().add(at).cast()).load(Relaxed);
+                AtomicU64::from_ptr(dst.add(at).cast()).store(w, Relaxed);
+            }
+            (head + 8 * words..n).for_each(byte);
+        }
+    }
+}

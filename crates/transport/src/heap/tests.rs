@@ -1,0 +1,105 @@
+//! Heaps of two and three ranks, mapped twice in one process.
+
+use super::*;
+use gaggle_core::Buffer;
+
+fn buffer(heap: &MappedHeaps, n: usize) -> Buffer<u8> {
+    Buffer::on(heap.block(n).unwrap(), n).unwrap()
+}
+
+fn at(b: &Buffer<u8>, lo: usize) -> NonNull<u8> {
+    NonNull::from(&b[lo..]).cast()
+}
+
+#[test]
+fn peers_read_and_write_what_lies_at_a_place_and_nothing_beyond() {
+    let heaps = heaps(3, 1 << 20).unwrap();
+    let mut b = buffer(&heaps[1], 5000);
+    assert!(b.iter().all(|x| *x == 0) && b.is_registered());
+    b[4000..4100].fill(7);
+    let place = heaps[1].place(at(&b, 4000), 1000).unwrap();
+    for reader in &heaps {
+        let mut out = [0; 101];
+        assert!(reader.read(Rank(1), place, &mut out));
+        assert_eq!((out[99], out[100]), (7, 0));
+    }
+    for (offset, n) in [(0, 1), (1, 7), (3, 64), (5, 900)] {
+        assert!(heaps[2].write(Rank(1), place + offset, &vec![9; n as usize]));
+        let lo = 4000 + offset as usize;
+        assert!(b[lo..lo + n as usize].iter().all(|x| *x == 9));
+    }
+    let stack = [0u8; 4];
+    assert_eq!(heaps[1].place(NonNull::from(&stack[..]).cast(), 4), None);
+    assert_eq!(heaps[0].place(at(&b, 0), 1), None, "another rank's");
+    let mut out = [0; 2];
+    for rank in [Rank(1), Rank(7)] {
+        assert!(!heaps[0].read(rank, u64::MAX, &mut out));
+        assert!(!heaps[0].read(rank, heaps[1].own().map.len() - 1, &mut out));
+        assert!(!heaps[0].write(rank, heaps[1].own().map.len() - 1, &out));
+        assert!(!heaps[0].write(rank, 0, &out), "the header");
+    }
+}
+
+#[test]
+fn severed_pages_keep_their_content_and_are_out_of_reach() {
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let (mut a, b) = (buffer(&heaps[0], 9000), buffer(&heaps[0], 10));
+    a.fill(1);
+    let place = heaps[0].place(at(&a, 0), 9000).unwrap();
+    assert!(heaps[1].write(Rank(0), place + 8999, &[5]));
+    assert!(heaps[0].sever(at(&a, 1), 100).is_err(), "not alone");
+    heaps[0].sever(at(&a, 0), 9000).unwrap();
+    assert!(heaps[1].write(Rank(0), place, &[9; 9000]));
+    assert!(a[..8999].iter().all(|x| *x == 1) && a[8999] == 5);
+    assert_eq!(heaps[0].place(at(&a, 10), 1), None);
+    // The neighbour is shared as before.
+    let place = heaps[0].place(at(&b, 0), 10).unwrap();
+    assert!(heaps[1].write(Rank(0), place, &[3; 10]));
+    assert_eq!(b[..], [3; 10]);
+    drop(a);
+    // Stragglers may write to the old pages for ever: they are nobody's any more.
+    let c = buffer(&heaps[0], 9000);
+    assert!(heaps[0].place(at(&c, 0), 9000).unwrap() > place);
+    assert!(c.iter().all(|x| *x == 0));
+}
+
+#[test]
+fn what_was_given_back_is_zero_when_it_is_handed_out_again() {
+    let heaps = heaps(1, 8 << 20).unwrap();
+    let mut a = buffer(&heaps[0], 5 << 20);
+    let start = a.as_ptr();
+    a.fill(1);
+    drop(a);
+    let a = buffer(&heaps[0], 5 << 20);
+    assert!(a.as_ptr() == start && a.iter().all(|x| *x == 0));
+    assert!(start.addr().is_multiple_of(2 << 20));
+    assert!(heaps[0].block(6 << 20).is_none(), "used up");
+    assert!(heaps[0].block(usize::MAX).is_none());
+}
+
+#[test]
+fn what_a_rank_gives_up_is_seen_by_those_who_began_before() {
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let since = heaps[1].given_up(Rank(0));
+    assert!(!heaps[1].has_given_up(Rank(0), 5, since));
+    heaps[0].give_up(4);
+    assert!(!heaps[1].has_given_up(Rank(0), 5, since));
+    heaps[0].give_up(5);
+    assert!(heaps[1].has_given_up(Rank(0), 5, since));
+    let later = heaps[1].given_up(Rank(0));
+    assert!(!heaps[1].has_given_up(Rank(0), 5, later));
+    for op in 0..N_NAMES {
+        heaps[0].give_up(100 + op);
+    }
+    assert!(heaps[1].has_given_up(Rank(0), 6, later), "too many to tell");
+    assert_eq!(heaps[1].given_up(Rank(9)), 0);
+}
+
+#[test]
+fn a_file_that_may_shrink_is_refused() {
+    let fd = rustix::fs::memfd_create("bad", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, 8 << 20).unwrap();
+    let own = SharedHeap::with_len(1 << 20).unwrap();
+    let e = MappedHeaps::new(Rank(0), own, vec![(Rank(1), fd)]).unwrap_err();
+    assert!(e.to_string().contains("heap of rank 1"), "{e}");
+}
