@@ -169,6 +169,16 @@ pub(crate) fn links(var: Lookup<'_>) -> Result<Wanted, Error> {
     }
 }
 
+/// Whether operations on registered memory are fused.
+pub(crate) fn fusion(var: Lookup<'_>) -> Result<Option<bool>, Error> {
+    match var("GAGGLE_FUSION").as_deref().map(str::trim) {
+        None | Some("") => Ok(None),
+        Some("on") => Ok(Some(true)),
+        Some("off") => Ok(Some(false)),
+        Some(other) => Err(bad("GAGGLE_FUSION", other, "on or off")),
+    }
+}
+
 /// Reads the place from the variables; an empty variable counts as not set.
 pub(crate) fn place(var: Lookup<'_>) -> Result<Place, Error> {
     let var = |name: &str| var(name).filter(|v| !v.is_empty());
@@ -511,6 +521,17 @@ mod tests {
         }
         let e = read("sm").unwrap_err().to_string();
         assert!(e.contains("GAGGLE_TRANSPORT is \"sm\""), "{e}");
+    }
+
+    #[test]
+    fn fusion_is_on_or_off() {
+        let read = |text: &str| fusion(&|_| Some(text.to_string()));
+        assert_eq!(fusion(&|_| None).unwrap(), None);
+        for (text, wanted) in [("", None), ("on", Some(true)), (" off", Some(false))] {
+            assert_eq!(read(text).unwrap(), wanted);
+        }
+        let e = read("0").unwrap_err().to_string();
+        assert!(e.contains("GAGGLE_FUSION is \"0\""), "{e}");
     }
 
     #[test]

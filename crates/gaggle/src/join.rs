@@ -44,6 +44,8 @@ use std::{
 ///
 /// Ranks of one host and user talk through shared memory, others over TCP. `GAGGLE_TRANSPORT` says so differently: `tcp` for all, `shm` for shared memory or an error, `auto` for what happens anyway. Where a host gives no shared memory, a warning says why and TCP is used.
 ///
+/// Ranks of one host that share memory also map each other's heaps, where [`Group::buffer`](gaggle_core::Group::buffer) makes buffers: collectives on these take one pass. `GAGGLE_FUSION=off`, on all ranks, has them go by messages, with the same results.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -69,6 +71,9 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
     if let Some(tables) = env::tables(&var, &|path| std::fs::read_to_string(path))? {
         config.slice_bytes = tables.slice_bytes;
         config.tables = Some(tables);
+    }
+    if let Some(fusion) = env::fusion(&var)? {
+        config.fusion = fusion;
     }
     let wanted = env::links(&var)?;
     match env::place(&var)? {
@@ -350,6 +355,7 @@ fn connect(
     meeting.timeout = left(deadline);
     let mesh = meeting.connect()?;
     let mut config = config;
+    config.mapped |= memory.mapped;
     if config.hosts.is_none() {
         // What two-level plans and the cost model go by; agreed on, since all read the same list.
         config.hosts = Some(hosts.into());

@@ -1,8 +1,9 @@
 //! Which links a rank that joins has: shared memory with the ranks of its host, where it can be had.
 
 use crate::env::Wanted;
-use gaggle_core::{Error, Rank, Transport};
+use gaggle_core::{Error, Rank, SharedMemory, Transport};
 use gaggle_transport::rendezvous::Rendezvous;
+use std::sync::Arc;
 
 /// What shared memory reaches.
 #[derive(Default)]
@@ -10,6 +11,8 @@ pub(crate) struct Memory {
     /// Ascending.
     pub(crate) ranks: Vec<Rank>,
     pub(crate) link: Option<Box<dyn Transport>>,
+    /// On every host of the job, each rank has the heaps of all others mapped; equal on every rank.
+    pub(crate) mapped: bool,
 }
 
 /// Meets the ranks of this host. Every rank of a job calls this once.
@@ -22,18 +25,55 @@ pub(crate) fn through_memory(
     hosts: &[u32],
     wanted: Wanted,
 ) -> Result<Memory, Error> {
-    use gaggle_transport::shm::{ShmTransport, meet};
+    use gaggle_transport::{
+        heap::SharedHeap,
+        shm::{ShmTransport, meet},
+    };
     if wanted == Wanted::Tcp {
         meet::decline(meeting)?;
+        meeting.agree(MAPPED, false)?;
         return Ok(Memory::default());
     }
-    let links = meet::meet(meeting, hosts, None)?;
+    let own = SharedHeap::create()
+        .inspect_err(|e| tracing::warn!("no registered memory: {e}"))
+        .ok();
+    let fd = own.as_ref().map(|heap| heap.fd());
+    let mut links = meet::meet(meeting, hosts, fd)?;
     let ranks: Vec<Rank> = links.iter().map(|(rank, _)| *rank).collect();
-    let link = ShmTransport::new(meeting.rank, links)
+    let heaps = own.and_then(|own| map(meeting.rank, own, &mut links));
+    let mut link = ShmTransport::new(meeting.rank, links)
         .map_err(|e| Error::internal(format!("the links through shared memory: {e}")))?;
     demanded(meeting, &ranks, wanted)?;
+    let reached = heaps.as_ref().map_or(1, |heaps| heaps.ranks().len());
+    if let Some(heaps) = heaps {
+        link = link.with_shared(Arc::new(heaps));
+    }
     let link = (!ranks.is_empty()).then(|| Box::new(link) as Box<dyn Transport>);
-    Ok(Memory { ranks, link })
+    let whole = reached == meet::locals(meeting.rank, hosts).len() + 1;
+    let mapped = meeting.agree(MAPPED, whole)?;
+    Ok(Memory {
+        ranks,
+        link,
+        mapped,
+    })
+}
+
+/// What all ranks are asked once their links are there.
+const MAPPED: &str = "mapped";
+
+/// Maps the heaps that have come with the links.
+#[cfg(target_os = "linux")]
+fn map(
+    me: Rank,
+    own: Arc<gaggle_transport::heap::SharedHeap>,
+    links: &mut [(Rank, gaggle_transport::shm::ShmLink)],
+) -> Option<gaggle_transport::heap::MappedHeaps> {
+    let heaps = links
+        .iter_mut()
+        .filter_map(|(rank, link)| Some((*rank, link.take_heap()?)));
+    gaggle_transport::heap::MappedHeaps::new(me, own, heaps.collect())
+        .inspect_err(|e| tracing::warn!("no registered memory: {e}"))
+        .ok()
 }
 
 /// This system's ranks do not share memory.
@@ -47,6 +87,7 @@ pub(crate) fn through_memory(
     wanted: Wanted,
 ) -> Result<Memory, Error> {
     demanded(meeting, &[], wanted)?;
+    meeting.agree(MAPPED, false)?;
     Ok(Memory::default())
 }
 

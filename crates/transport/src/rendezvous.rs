@@ -204,6 +204,18 @@ impl<'a> Rendezvous<'a> {
         Ok(firsts.iter().map(number).collect())
     }
 
+    /// Whether all ranks say yes to something that is named alike everywhere; every rank calls this, once for each name.
+    ///
+    /// # Errors
+    /// As [`hosts`](Rendezvous::hosts).
+    pub fn agree(&self, what: &str, yes: bool) -> Result<bool, Error> {
+        self.store
+            .set(&self.key(what, self.rank), &[u8::from(yes)])?;
+        let deadline = auth::deadline_in(self.timeout);
+        let all = self.gather(what, deadline, |value| Some(value == [1]))?;
+        Ok(all.into_iter().all(|yes| yes))
+    }
+
     pub(crate) fn failed(&self, what: String) -> Error {
         Cause::Rendezvous {
             rank: self.rank,

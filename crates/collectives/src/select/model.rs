@@ -190,7 +190,8 @@ impl Level {
             }
             Algorithm::Fused => Work {
                 rounds: 2,
-                messages: 2,
+                // Two meetings, in each of which everybody sends everybody a message.
+                messages: 4 * self.others(),
                 folded: 2 * s,
                 ..Work::default()
             },
@@ -269,7 +270,8 @@ impl Level {
             }
             Algorithm::Fused => Work {
                 rounds: 2,
-                messages: 2,
+                // Two meetings, in each of which everybody sends everybody a message.
+                messages: 4 * self.others(),
                 copied: s,
                 ..Work::default()
             },
@@ -324,7 +326,8 @@ impl Level {
             },
             Algorithm::Fused => Work {
                 rounds: 2,
-                messages: 2,
+                // Two meetings, in each of which everybody sends everybody a message.
+                messages: 4 * self.others(),
                 copied: self.but_own(),
                 ..Work::default()
             },

@@ -78,6 +78,9 @@ impl<L: Transport, M: SharedMemory + 'static> Transport for Beside<L, M> {
     fn arm(&self) -> Armed<'_> {
         self.link.arm()
     }
+    fn woke(&self) {
+        self.link.woke();
+    }
     fn attach(&self, wake: Arc<dyn Wake>) {
         self.link.attach(wake);
     }

@@ -69,6 +69,20 @@ fn act(role: &str, job: Job) -> String {
             let soon = begun.elapsed() < std::time::Duration::from_secs(1);
             format!("{} {:?}, within a second: {soon}", kind(&e), e.culprits())
         }
+        // Whether a buffer is registered, whether its content went by no message, and the bits of the result.
+        "buffer" => {
+            let mut x = job.buffer::<f32>(100_003);
+            for (i, v) in x.iter_mut().enumerate() {
+                *v = (i as f32 + 0.1) / (job.rank().0 as f32 + 3.0);
+            }
+            let before = job.communicator().stats();
+            job.all_reduce(&mut x, Mean).unwrap();
+            let sent = job.communicator().stats().since(&before).payload_sent;
+            let bits = x.iter().fold(0u64, |h, v| {
+                h.wrapping_mul(31).wrapping_add(u64::from(v.to_bits()))
+            });
+            format!("{} {} {bits:x}", x.is_registered(), sent < 1000)
+        }
         // Rank 0 serves the store and is done first.
         "early" => {
             if job.rank() != Rank(0) {
@@ -157,6 +171,7 @@ pub(crate) fn this_program() -> Command {
         "GAGGLE_PORT",
         "GAGGLE_INTERFACE",
         "GAGGLE_TRANSPORT",
+        "GAGGLE_FUSION",
     ] {
         c.env_remove(var);
     }
@@ -407,6 +422,33 @@ fn a_killed_process_is_seen_at_once_and_a_stopped_one_is_named() {
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     let ours = |name: &std::ffi::OsString| name.to_string_lossy().contains("gaggle");
     assert!(!left.iter().any(ours), "{left:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn registered_buffers_take_one_pass_and_have_the_bits_of_messages() {
+    for n in [2, 3, 5] {
+        let mut bits = Vec::new();
+        for (name, value, how) in [
+            ("GAGGLE_FUSION", "on", "true true"),
+            ("GAGGLE_FUSION", "off", "true false"),
+        ] {
+            let mut vars = torch(n);
+            vars.push((name, value.into()));
+            for got in Ranks::start("buffer", 0..n, &vars).answers() {
+                let (said, digest) = got.rsplit_once(' ').unwrap();
+                assert_eq!(said, how, "world {n}, {name}={value}");
+                bits.push(digest.to_string());
+            }
+        }
+        bits.dedup();
+        assert_eq!(bits.len(), 1, "world {n}");
+    }
+    let mut vars = torch(2);
+    vars.push(("GAGGLE_TRANSPORT", "tcp".into()));
+    for got in Ranks::start("buffer", 0..2, &vars).answers() {
+        assert!(got.starts_with("false false "), "{got}");
+    }
 }
 
 /// Containers often give it 64 MiB, read-only or not at all: it is not needed.
