@@ -86,7 +86,7 @@ pub(crate) struct PerfArgs {
     /// Measure with so many ranks, all threads of this process
     #[arg(long, value_name = "N", value_parser = args::ranks)]
     threads: Option<u32>,
-    /// What ranks talk over: auto, tcp, or threads [default: what GAGGLE_TRANSPORT says, or auto]
+    /// What ranks talk over: auto, shm, tcp, or threads [default: what GAGGLE_TRANSPORT says, or auto]
     #[arg(long, value_name = "NAME", value_parser = transport)]
     transport: Option<String>,
     /// The algorithm, instead of the one that the cost model finds fastest
@@ -159,7 +159,7 @@ Exit codes: 0; 1 where an element is wrong or an operation failed; 2 where the c
 sense; those of `gaggle run` where a rank ends early.";
 
 /// Which transports ranks can be told to use.
-const TRANSPORTS: [&str; 3] = ["auto", "tcp", "threads"];
+const TRANSPORTS: [&str; 4] = ["auto", "shm", "tcp", "threads"];
 
 fn transport(text: &str) -> Result<String, String> {
     match TRANSPORTS.contains(&text) {

@@ -178,6 +178,16 @@ fn processes_are_started_and_send_what_they_must() {
 }
 
 #[test]
+fn processes_of_one_host_can_be_told_to_share_memory() {
+    for (operation, world) in [("all-reduce", 2), ("all-gather-v", 3)] {
+        let line = format!("{operation} --ranks {world} --transport shm --sizes 4,65536 -n 3 -w 1");
+        for figure in figures(&line) {
+            assert_eq!(figure["parameters"]["transport"], "shm", "{line}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_of_somebody_elses_job_measures_with_it() {
     let me = env!("CARGO_BIN_EXE_gaggle");
     let mut command = perf("");
@@ -289,7 +299,7 @@ fn mistakes_are_told_before_anything_is_started() {
     let (_, err) = check(&mut perf("all-reduce --registered"), 2);
     assert!(err.contains("--registered"), "{err}");
     let (_, err) = check(&mut perf("all-reduce --transport pigeon"), 2);
-    assert!(err.contains("auto, tcp, threads"), "{err}");
+    assert!(err.contains("auto, shm, tcp, threads"), "{err}");
     // What only the engine knows is told with its words.
     let (_, err) = check(
         &mut perf("broadcast --algorithm ring --threads 2 --sizes 4 -n 1"),

@@ -149,7 +149,7 @@ fn nonsense_is_refused_with_a_reason() {
         ("gaggle perf all-reduce --ranks 0", "at least 1 rank"),
         (
             "gaggle perf all-reduce --transport pigeon",
-            "there are auto, tcp",
+            "there are auto, shm, tcp",
         ),
         (
             "gaggle perf all-reduce --algorithm magic",
