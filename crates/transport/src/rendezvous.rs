@@ -181,7 +181,9 @@ impl<'a> Rendezvous<'a> {
         let mut value = vec![0; TOKEN];
         value.push(Place::GIVEN_UP);
         value.extend(why.bytes().take(REASON_MAX));
-        self.store.set(&self.key("ip", self.rank), &value)
+        self.store.set(&self.key("ip", self.rank), &value)?;
+        // For those that ask for hosts first: no host's key is empty.
+        self.store.set(&self.key("host", self.rank), &[])
     }
 
     /// The host of every rank as a number, the same list on all of them: ranks share one where boot and network namespace are the same. Hosts are numbered in the order in which ranks name them.
@@ -195,6 +197,14 @@ impl<'a> Rendezvous<'a> {
     fn hosts_as(&self, what: &str, deadline: Instant) -> Result<Vec<u32>, Error> {
         self.store.set(&self.key(what, self.rank), &host_key())?;
         let keys = self.gather(what, deadline, |value| Some(value.to_vec()))?;
+        if let Some(rank) = (0..).map(Rank).zip(&keys).find(|(_, key)| key.is_empty()) {
+            let rank = rank.0;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let value = self.store.get(&self.key("ip", rank), left)?;
+            let place = value.get(TOKEN..).and_then(Place::decode);
+            let why = place.and_then(Result::err).unwrap_or_default();
+            return Err(self.failed(format!("{rank} has given up: {why}")));
+        }
         let first = |key: &Vec<u8>| keys.iter().position(|k| k == key).unwrap_or(0);
         let firsts: Vec<usize> = keys.iter().map(first).collect();
         let mut hosts = firsts.clone();
