@@ -99,7 +99,10 @@ fn strangers_on_every_port_change_nothing() {
         "strangers",
         dir.path().to_str().unwrap(),
     ];
-    let mut job = Running::start(gaggle_run(WORLD, &args));
+    let mut command = gaggle_run(WORLD, &args);
+    // Only ranks that reach each other over the network have ports.
+    command.env("GAGGLE_TRANSPORT", "tcp");
+    let mut job = Running::start(command);
     let bounded = |job: &Running| {
         for pid in job.alive() {
             let Possessions {

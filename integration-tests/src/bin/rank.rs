@@ -266,12 +266,17 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     let slow = Slow { inner: &client, go };
     let mut meeting = Rendezvous::over(&client, rank, world, &creds, LIMIT);
     meeting.store = &slow;
+    let hosts = meeting.hosts()?;
+    // It shares no memory, as the others do not under `GAGGLE_TRANSPORT=tcp`.
+    #[cfg(target_os = "linux")]
+    transport::shm::meet::decline(&meeting)?;
+    meeting.agree("mapped", false)?;
     let mesh = meeting.connect()?;
     let link = TcpTransport::new(rank, mesh.data, TcpConfig::default())?;
     let control = TcpControl::new(rank, world, mesh.control)?;
     let clock = Arc::new(core::SystemClock::new());
     let mut config = EngineConfig::default();
-    config.hosts = Some(meeting.hosts()?.into());
+    config.hosts = Some(hosts.into());
     let engine = Engine::new(vec![Box::new(link)], Box::new(control), clock, config)?;
     Ok((engine, client))
 }
