@@ -64,7 +64,7 @@ pub fn decline(meeting: &Rendezvous<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Links to the ranks of this host that share memory with this one, ascending. To the others on it there is none: a warning has said why, unless they [decline](decline).
+/// Links to the ranks of this host that share memory with this one, ascending. To the others on it there is none: a warning has said why, unless they [decline].
 ///
 /// `heap` is handed to each of them; theirs is in [`ShmLink::take_heap`].
 /// Every rank of the host calls this, or [`decline`], once.
