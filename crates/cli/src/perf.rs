@@ -107,7 +107,7 @@ pub(crate) struct PerfArgs {
     /// Where the result goes: in (the contribution's place), out (another buffer), both [default: both; with --csv as other programs do]
     #[arg(long, value_name = "PLACE", value_parser = places)]
     place: Option<Places>,
-    /// Buffers that all local ranks have mapped
+    /// Buffers of registered memory, which all local ranks have mapped: needs ranks that are processes of one host
     #[arg(long)]
     registered: bool,
     /// Write all samples as JSON, in the form of docs/benchmarks.md; - for standard output instead of the table
@@ -340,11 +340,6 @@ impl Task {
                 args.codec, args.dtype
             ));
         }
-        if args.registered {
-            return Err(
-                "--registered: this build has no buffers that local ranks have mapped".into(),
-            );
-        }
         Ok(Task {
             operation,
             topology: topology.unwrap_or("ring").to_owned(),
@@ -364,6 +359,7 @@ impl Task {
                 algorithm: args.algorithm,
                 codec: args.codec,
                 force_codec: args.force_codec,
+                registered: args.registered,
             },
             json: args.json.clone(),
             csv: args.csv,

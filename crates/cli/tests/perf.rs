@@ -179,7 +179,12 @@ fn processes_are_started_and_send_what_they_must() {
 
 #[test]
 fn processes_of_one_host_can_be_told_to_share_memory() {
-    for (operation, world) in [("all-reduce", 2), ("all-gather-v", 3)] {
+    for (operation, world) in [
+        ("all-reduce", 2),
+        ("all-gather-v", 3),
+        ("all-reduce --registered", 3),
+        ("broadcast --registered -d f64", 2),
+    ] {
         let line = format!("{operation} --ranks {world} --transport shm --sizes 4,65536 -n 3 -w 1");
         for figure in figures(&line) {
             assert_eq!(figure["parameters"]["transport"], "shm", "{line}");
@@ -296,7 +301,10 @@ fn mistakes_are_told_before_anything_is_started() {
     let (_, err) = check(&mut perf("broadcast --ranks 2 -r 2"), 2);
     assert!(err.contains("--root is 2, but there are 2 ranks"), "{err}");
     assert!(err.contains("gaggle perf --help"), "{err}");
-    let (_, err) = check(&mut perf("all-reduce --registered"), 2);
+    let (_, err) = check(
+        &mut perf("all-reduce --registered --threads 2 --sizes 4 -n 1"),
+        1,
+    );
     assert!(err.contains("--registered"), "{err}");
     let (_, err) = check(&mut perf("all-reduce --transport pigeon"), 2);
     assert!(err.contains("auto, shm, tcp, threads"), "{err}");

@@ -8,7 +8,7 @@ use super::{
 use gaggle::{Group, Max, Sum};
 use gaggle_core::{
     Algorithm, Borrowed, Codec, DType, Done, Error, Kind, LinkStats, Op, Owned, Pending, Region,
-    View,
+    Space, View,
 };
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(super) struct Wishes {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) codec: Codec,
     pub(super) force_codec: bool,
+    /// Whether all local ranks have the buffers mapped.
+    pub(super) registered: bool,
 }
 
 /// What was measured of one size.
@@ -116,14 +118,26 @@ struct Memory {
     io: Option<Region>,
 }
 
-fn region(dtype: DType, pieces: &[Piece]) -> Result<Region, Error> {
+fn region(group: &Group, wishes: &Wishes, pieces: &[Piece]) -> Result<Region, Error> {
+    let dtype = wishes.dtype;
     let len: u64 = pieces.iter().map(|p| p.len).sum();
-    Region::zeroed(dtype, len).ok_or_else(|| {
+    let none = |what: &str| {
         Error::invalid(
             "perf",
-            format!("there is no memory for a buffer of {len} {dtype}"),
+            format!("there is no {what} for a buffer of {len} {dtype}"),
         )
-    })
+    };
+    if !wishes.registered {
+        return Region::zeroed(dtype, len).ok_or_else(|| none("memory"));
+    }
+    let n = usize::try_from(len).map_err(|_| none("memory"))?;
+    let region = with_type!(dtype, T => Region::new(group.buffer::<T>(n)));
+    if len > 0 && region.space() != Space::Registered {
+        return Err(none(
+            "memory that local ranks have mapped (--registered; it needs ranks that are processes and share a host's memory)",
+        ));
+    }
+    Ok(region)
 }
 
 fn away() -> Error {
@@ -139,12 +153,12 @@ impl<'a> Bench<'a> {
         round: &'a mut u64,
     ) -> Result<Bench<'a>, Error> {
         let input = match &call.input {
-            Some(pieces) => Some(region(wishes.dtype, pieces)?),
+            Some(pieces) => Some(region(group, wishes, pieces)?),
             None => None,
         };
         let memory = Memory {
             input,
-            io: Some(region(wishes.dtype, &call.io)?),
+            io: Some(region(group, wishes, &call.io)?),
         };
         Ok(Bench {
             group,

@@ -156,10 +156,6 @@ fn nonsense_is_refused_with_a_reason() {
             "no algorithm is called 'magic'",
         ),
         (
-            "gaggle perf all-reduce --registered",
-            "no buffers that local ranks have mapped",
-        ),
-        (
             "gaggle perf all-reduce --csv --place both",
             "say --place in or out",
         ),
