@@ -3,6 +3,7 @@
 use crate::LINK;
 use crate::common::config;
 use gaggle_core::{Cause, Codec, Counts, Group, Kind, Lane, Op, Rank, Reduce, Sum};
+use std::sync::Barrier;
 
 const CODED: [Codec; 3] = [Codec::Bf16, Codec::F16, Codec::Int8];
 
@@ -170,10 +171,18 @@ fn group_runs_on(group: &Group) {
 
 #[test]
 fn a_tensor_is_in_one_operation_at_a_time() {
+    // The first cannot be over on rank 0 before rank 1 begins.
+    let begun = Barrier::new(2);
     LINK.local(2, &config(), |_, group| {
         let n = 300_000;
         let start = |lane| group.start(op(Codec::Int8, 9).on(Lane(lane)), vec![1.0f32; n]);
+        if group.rank() == Rank(1) {
+            begun.wait();
+        }
         let (first, second) = (start(1), start(2));
+        if group.rank() == Rank(0) {
+            begun.wait();
+        }
         let (first, second) = (first.wait(), second.wait());
         assert!(first.is_ok(), "{first:?}");
         match second {
