@@ -105,7 +105,7 @@ fn main() -> ExitCode {
         () if args.duplex => {
             duplex::end(&args.sizes, Duration::from_secs_f64(args.budget.max(0.0)))
         }
-        () => orchestrate(&args),
+        () => in_private_memory().and_then(|()| orchestrate(&args)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -114,6 +114,40 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Goes on in a mount namespace with a `/dev/shm` of its own, where the system allows it: what contenders that had to be killed leave there goes with this process.
+fn in_private_memory() -> Result<()> {
+    const INSIDE: &str = "GAGGLE_PEERS_PRIVATE";
+    const MOUNT: &str = "mount -t tmpfs tmpfs /dev/shm && exec \"$0\" \"$@\"";
+    let unshare = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        unshare
+    };
+    let allowed = || {
+        let mut tried = unshare();
+        tried.args(["mount -t tmpfs tmpfs /dev/shm"]);
+        tried.output().is_ok_and(|out| out.status.success())
+    };
+    if env::var_os(INSIDE).is_some() {
+        return Ok(());
+    }
+    if !allowed() {
+        eprintln!("peers: no private /dev/shm here: what other systems leave there stays");
+        return Ok(());
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        let mut again = unshare();
+        again.arg(MOUNT).arg(env::current_exe()?);
+        // It does not come back.
+        let error = again.args(env::args_os().skip(1)).env(INSIDE, "1").exec();
+        Err(error).context("cannot go on in a mount namespace")
+    }
+    #[cfg(not(unix))]
+    Ok(())
 }
 
 fn cores() -> usize {
