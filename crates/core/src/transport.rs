@@ -342,6 +342,10 @@ pub trait SharedMemory: Send + Sync {
     fn give_up(&self, op: u64);
     /// Whether a rank has given up an operation, when it had given up `since` others as that began. All that was copied out of its heap before this call, for an operation of which this says no, was as it should be. Errs on the side of yes where too many were given up since then to tell.
     fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool;
+    /// The word of 8 bytes at a place of a rank's heap, which its owner [stores](SharedMemory::store); what that rank did before it stored what is read happens before whatever follows. `None` where that heap is not mapped, does not have these bytes, or the place is no multiple of 8.
+    fn load(&self, rank: Rank, place: u64) -> Option<u64>;
+    /// Publishes a word of this rank's own heap: whoever [loads](SharedMemory::load) it sees all that happened before. `false`, with nothing stored, where the heap does not have these bytes or the place is no multiple of 8. Such words are reached by these two alone.
+    fn store(&self, place: u64, value: u64) -> bool;
     /// Room of this many bytes in this rank's own heap, all 0; `None` where there is none left.
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>>;
 }

@@ -168,6 +168,12 @@ impl SharedMemory for Gated {
     fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool {
         self.0.has_given_up(rank, op, since)
     }
+    fn load(&self, rank: Rank, place: u64) -> Option<u64> {
+        self.0.load(rank, place)
+    }
+    fn store(&self, place: u64, value: u64) -> bool {
+        self.0.store(place, value)
+    }
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.0.block(bytes)
     }

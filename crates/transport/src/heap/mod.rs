@@ -240,6 +240,20 @@ impl SharedMemory for MappedHeaps {
         named || newer(map.word(COUNT).load(Ordering::Acquire)) >= N_NAMES
     }
 
+    fn load(&self, rank: Rank, place: u64) -> Option<u64> {
+        // Acquire: with the release in `store`.
+        let word = self.map(rank)?.shared_word(place)?;
+        Some(word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, place: u64, value: u64) -> bool {
+        // What others know of this rank's state is nothing to store to.
+        let word = self.own.map.shared_word(place).filter(|_| place >= HEADER);
+        // Release: whoever sees the value sees what was done before.
+        word.map(|word| word.store(value, Ordering::Release))
+            .is_some()
+    }
+
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.own.block(bytes)
     }

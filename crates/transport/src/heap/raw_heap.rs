@@ -144,6 +144,13 @@ impl Map {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(8 * n).cast()) }
     }
 
+    /// The word at a place; `None` where it does not have it whole, or it is not aligned.
+    pub(super) fn shared_word(&self, place: u64) -> Option<&AtomicU64> {
+        let at = self.reach(place, size_of::<u64>())?;
+        // SAFETY: eight mapped bytes, as just checked, aligned, as checked here; words that are flags are reached through atomics alone, and a place that is none holds bytes that only copies of this module's touch.
+        (at.addr().is_multiple_of(8)).then(|| unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
     /// Replaces whole pages by private ones of the same content. Others go on reading and writing the old ones, which nobody here sees any more.
     ///
     /// The caller owns every byte of the pages, and nobody of this process writes them meanwhile.

@@ -41,6 +41,26 @@ fn peers_read_and_write_what_lies_at_a_place_and_nothing_beyond() {
 }
 
 #[test]
+fn a_word_is_stored_by_its_owner_and_loaded_by_all() {
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let b = buffer(&heaps[1], 4096);
+    let place = heaps[1].place(at(&b, 64), 8).unwrap();
+    assert_eq!(heaps[0].load(Rank(1), place), Some(0));
+    assert!(heaps[1].store(place, u64::MAX - 3));
+    for reader in &heaps {
+        assert_eq!(reader.load(Rank(1), place), Some(u64::MAX - 3));
+    }
+    let end = heaps[1].own().map.len();
+    for wrong in [place + 4, end - 7, end, u64::MAX] {
+        assert_eq!(heaps[0].load(Rank(1), wrong), None, "{wrong}");
+        assert!(!heaps[1].store(wrong, 1), "{wrong}");
+    }
+    assert_eq!(heaps[0].load(Rank(5), place), None, "nobody's");
+    assert!(!heaps[1].store(0, 1), "the header");
+    assert_eq!(heaps[1].given_up(Rank(1)), 0);
+}
+
+#[test]
 fn severed_pages_keep_their_content_and_are_out_of_reach() {
     let heaps = heaps(2, 1 << 20).unwrap();
     let (mut a, b) = (buffer(&heaps[0], 9000), buffer(&heaps[0], 10));
