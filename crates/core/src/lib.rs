@@ -24,6 +24,7 @@ pub mod optim;
 pub mod raw;
 mod raw_buffer;
 mod raw_scope;
+mod raw_words;
 pub mod reduce;
 pub mod store;
 pub mod topology;
@@ -44,6 +45,7 @@ pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstabl
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
 pub use raw_buffer::{Block, Buffer};
 pub use raw_scope::{Scope, ScopedWork};
+pub use raw_words::SharedWords;
 pub use reduce::{
     Band, Bor, Bxor, Combine, Max, Mean, Min, Prod, Properties, Reduce, Reduction, Sum,
     UserReduction,
@@ -51,8 +53,8 @@ pub use reduce::{
 pub use store::Store;
 pub use topology::{Form, MixingFacts, Round, Topology};
 pub use transport::{
-    Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory, Sink,
-    Transfer, Transport, TransportError, Verdict, Wake, XferId,
+    Announced, Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory,
+    Sink, Transfer, Transport, TransportError, Verdict, Wake, XferId,
 };
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! A transport moves the bytes of messages and knows nothing of what they mean.
 //! It keeps no memory of the engine's between calls, with one exception that is a promise of the engine's: a [`Loan`].
 
-use crate::{Block, Loan, MsgKey, OpId, Rank};
+use crate::{Block, Loan, MsgKey, OpId, Rank, SharedWords};
 use std::{ptr::NonNull, sync::Arc, time::Duration};
 
 /// A transfer's number, unique within one transport for its lifetime.
@@ -316,6 +316,17 @@ impl LinkStats {
     }
 }
 
+/// What a rank says of something that peers look for in its heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Announced {
+    /// Nothing so far.
+    NotYet,
+    /// It will never be there.
+    Never,
+    /// It is there, for good.
+    At(u64),
+}
+
 /// Memory that the ranks of one host have mapped of each other: each rank's heap, whole.
 ///
 /// A place is a position in a rank's heap, the same for everybody who has it mapped.
@@ -348,6 +359,20 @@ pub trait SharedMemory: Send + Sync {
     fn store(&self, place: u64, value: u64) -> bool;
     /// Room of this many bytes in this rank's own heap, all 0; `None` where there is none left.
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>>;
+    /// `n` words of a rank's heap, as long as they are kept: for what is looked at again and again. `None` where that heap is not mapped or does not have them.
+    fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
+        let _ = (rank, place, n);
+        None
+    }
+    /// Tells whoever has this rank's heap mapped, once and for good, where in it the thing is that all call by this number; `None`: it will never be there. Room for this is bounded; where it is used up, all that has not been announced is never there.
+    fn announce(&self, name: u64, place: Option<u64>) {
+        let _ = (name, place);
+    }
+    /// What a rank has announced. A rank whose heap is not mapped announces nothing, ever.
+    fn announced(&self, rank: Rank, name: u64) -> Announced {
+        let _ = (rank, name);
+        Announced::Never
+    }
 }
 
 /// One rank's links to the others.
@@ -391,6 +416,10 @@ pub trait Transport: Send + Sync {
     fn leave(&self, limit: Duration);
     /// What has gone over the links so far.
     fn stats(&self) -> LinkStats;
+    /// Wakes a peer that sleeps until this link has something for it, as if something had come: it is to look at memory that both have mapped. Only for links with [`shared`](Transport::shared) memory; never blocks.
+    fn nudge(&self, peer: Rank) {
+        let _ = peer;
+    }
     /// The memory that this rank and its peers have mapped of each other, where the link has any.
     fn shared(&self) -> Option<Arc<dyn SharedMemory>> {
         None

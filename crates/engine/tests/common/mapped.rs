@@ -2,8 +2,8 @@
 
 use super::Seat;
 use gaggle_core::{
-    Armed, Block, LinkStats, OpId, Rank, SharedMemory, Sink, Transfer, Transport, TransportError,
-    Wake, XferId,
+    Announced, Armed, Block, LinkStats, OpId, Rank, SharedMemory, SharedWords, Sink, Transfer,
+    Transport, TransportError, Wake, XferId,
 };
 use gaggle_engine::EngineConfig;
 use gaggle_transport::{
@@ -83,6 +83,9 @@ impl<L: Transport, M: SharedMemory + 'static> Transport for Beside<L, M> {
     }
     fn attach(&self, wake: Arc<dyn Wake>) {
         self.link.attach(wake);
+    }
+    fn nudge(&self, peer: Rank) {
+        self.link.nudge(peer);
     }
     fn leave(&self, limit: Duration) {
         self.link.leave(limit);
@@ -176,5 +179,14 @@ impl SharedMemory for Gated {
     }
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.0.block(bytes)
+    }
+    fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
+        self.0.words(rank, place, n)
+    }
+    fn announce(&self, name: u64, place: Option<u64>) {
+        self.0.announce(name, place);
+    }
+    fn announced(&self, rank: Rank, name: u64) -> Announced {
+        self.0.announced(rank, name)
     }
 }

@@ -9,7 +9,7 @@ mod raw_heap;
 mod table;
 
 use self::{raw_heap::Map, table::Table};
-use gaggle_core::{Block, Rank, SharedMemory};
+use gaggle_core::{Announced, Block, Rank, SharedMemory, SharedWords};
 use parking_lot::Mutex;
 use std::{
     io,
@@ -29,14 +29,26 @@ const COUNT: usize = 0;
 const FIRST: usize = 8;
 /// How many of them there are.
 const N_NAMES: u64 = 1024;
+/// Word of the header that says that nothing more will be announced.
+const FULL: usize = 1;
+/// First word of what is announced: pairs of a number and a place, found by the number.
+const ENTRIES: usize = 2048;
+/// How many pairs there is room for.
+const N_ENTRIES: usize = 3000;
+/// How many are taken, so that one is found soon.
+const MOST_ENTRIES: usize = 2000;
+const _: () = assert!(8 * (ENTRIES + 2 * N_ENTRIES) <= HEADER as usize);
+const _: () = assert!(FIRST + N_NAMES as usize <= ENTRIES);
 /// Smallest heap.
 const LEAST: u64 = HEADER + table::HUGE;
 
 /// This process's heap.
 #[derive(Debug)]
 pub struct SharedHeap {
-    map: Map,
+    map: Arc<Map>,
     table: Mutex<Table>,
+    /// How much has been announced.
+    announced: Mutex<usize>,
 }
 
 impl SharedHeap {
@@ -62,7 +74,11 @@ impl SharedHeap {
         let map = Map::create(len.max(LEAST))?;
         let page = rustix::param::page_size() as u64;
         let table = Mutex::new(Table::new(HEADER.max(page), map.len(), page));
-        Ok(Arc::new(SharedHeap { map, table }))
+        Ok(Arc::new(SharedHeap {
+            map: Arc::new(map),
+            table,
+            announced: Mutex::new(0),
+        }))
     }
 
     /// What a peer needs to map it.
@@ -88,6 +104,34 @@ impl SharedHeap {
         block.map(|b| Box::new(b) as Box<dyn Block>)
     }
 
+    /// Where the number is, or would be, among what is announced.
+    fn entry(map: &Map, name: u64) -> Option<(usize, bool)> {
+        let first = (name % N_ENTRIES as u64) as usize;
+        let places = (first..N_ENTRIES).chain(0..first);
+        let mut places = places.map(|i| ENTRIES + 2 * i);
+        places.find_map(|at| match map.word(at).load(Ordering::Acquire) {
+            0 => Some((at, false)),
+            known => (known == name).then_some((at, true)),
+        })
+    }
+
+    fn announce(&self, name: u64, place: Option<u64>) {
+        let name = name.max(1);
+        let mut announced = self.announced.lock();
+        match SharedHeap::entry(&self.map, name) {
+            Some((at, false)) if *announced < MOST_ENTRIES => {
+                *announced += 1;
+                let word = self.map.word(at + 1);
+                word.store(place.unwrap_or(0), Ordering::Relaxed);
+                // Release: whoever finds the number finds its place.
+                self.map.word(at).store(name, Ordering::Release);
+            }
+            // It was said before, for good.
+            Some((_, true)) => {}
+            _ => self.map.word(FULL).store(1, Ordering::Release),
+        }
+    }
+
     fn take_back(&self, at: u64) {
         let mut table = self.table.lock();
         for (at, len) in table.give(at) {
@@ -107,7 +151,7 @@ pub struct MappedHeaps {
     own: Arc<SharedHeap>,
     ranks: Vec<Rank>,
     /// In the order of `ranks`; `None` for this rank's own.
-    peers: Vec<Option<Map>>,
+    peers: Vec<Option<Arc<Map>>>,
 }
 
 impl MappedHeaps {
@@ -126,7 +170,7 @@ impl MappedHeaps {
                 let what = format!("the heap of {rank} cannot be mapped: {e}");
                 io::Error::new(io::Error::from(e).kind(), what)
             })?;
-            all.push((rank, Some(map)));
+            all.push((rank, Some(Arc::new(map))));
         }
         all.sort_by_key(|(rank, _)| *rank);
         if all.windows(2).any(|pair| pair[0].0 == pair[1].0) {
@@ -146,7 +190,7 @@ impl MappedHeaps {
         &self.own
     }
 
-    fn map(&self, rank: Rank) -> Option<&Map> {
+    fn map(&self, rank: Rank) -> Option<&Arc<Map>> {
         if rank == self.me {
             return Some(&self.own.map);
         }
@@ -256,6 +300,30 @@ impl SharedMemory for MappedHeaps {
 
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.own.block(bytes)
+    }
+
+    fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
+        self.map(rank)?.words(place, n)
+    }
+
+    fn announce(&self, name: u64, place: Option<u64>) {
+        self.own.announce(name, place);
+    }
+
+    fn announced(&self, rank: Rank, name: u64) -> Announced {
+        let (Some(map), name) = (self.map(rank), name.max(1)) else {
+            return Announced::Never;
+        };
+        // Looked at first: nothing is added after it.
+        let full = map.word(FULL).load(Ordering::Acquire) != 0;
+        match SharedHeap::entry(map, name) {
+            Some((at, true)) => match map.word(at + 1).load(Ordering::Relaxed) {
+                0 => Announced::Never,
+                place => Announced::At(place),
+            },
+            _ if full => Announced::Never,
+            _ => Announced::NotYet,
+        }
     }
 }
 

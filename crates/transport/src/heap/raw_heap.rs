@@ -6,13 +6,14 @@
 //! A mapping lives as long as its [`Map`]; its file cannot shrink, because the seal is checked before it is mapped.
 
 use super::SharedHeap;
-use gaggle_core::Block;
+use gaggle_core::{Block, SharedWords};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
     mm::{Advice, MapFlags, MremapFlags, ProtFlags},
 };
 use std::{
+    any::Any,
     ffi::c_void,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::{NonNull, null_mut},
@@ -135,6 +136,14 @@ impl Map {
         // SAFETY: as in `read`, the other way round.
         unsafe { copy(dst, bytes.as_ptr(), bytes.len()) };
         true
+    }
+
+    /// Words of it, which keep it mapped; `None` where it does not have them, or they are not aligned.
+    pub(super) fn words(self: &Arc<Self>, place: u64, n: usize) -> Option<SharedWords> {
+        let at = NonNull::new(self.reach(place, n.checked_mul(8)?)?)?;
+        let keep = Arc::clone(self) as Arc<dyn Any + Send + Sync>;
+        // SAFETY: within the mapping, as just checked, which lives as long as `keep`. This process reaches a heap's bytes by copies that races do not make undefined; a block's owner, the only one with a slice, sees to it that it makes none of these words.
+        unsafe { SharedWords::new(at, n, keep) }
     }
 
     /// Word `n` of its first page.

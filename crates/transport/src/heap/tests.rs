@@ -123,3 +123,46 @@ fn a_file_that_may_shrink_is_refused() {
     let e = MappedHeaps::new(Rank(0), own, vec![(Rank(1), fd)]).unwrap_err();
     assert!(e.to_string().contains("heap of rank 1"), "{e}");
 }
+
+#[test]
+fn peers_find_what_is_announced_until_there_is_no_more_room() {
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let found = |name| heaps[1].announced(Rank(0), name);
+    assert_eq!(found(7), Announced::NotYet);
+    heaps[0].announce(7, Some(1 << 16));
+    // The same place to begin with, and the number that stands for no number.
+    heaps[0].announce(7 + N_ENTRIES as u64, None);
+    heaps[0].announce(0, Some(8));
+    assert_eq!(found(7), Announced::At(1 << 16));
+    assert_eq!(found(7 + N_ENTRIES as u64), Announced::Never);
+    assert_eq!(found(0), Announced::At(8));
+    assert_eq!(found(8), Announced::NotYet);
+    assert_eq!(heaps[1].announced(Rank(5), 7), Announced::Never);
+    for name in 0..MOST_ENTRIES as u64 {
+        heaps[0].announce(1_000_000 + name, Some(64));
+    }
+    assert_eq!(found(1_000_000), Announced::At(64));
+    assert_eq!(found(8), Announced::Never, "no more room");
+    assert_eq!(found(7), Announced::At(1 << 16));
+}
+
+#[test]
+fn words_of_a_heap_are_the_same_for_all_and_outlive_it() {
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let block = heaps[0].block(100).unwrap();
+    let place = heaps[0].place(block.start(), 100).unwrap();
+    let own = heaps[0].words(Rank(0), place, 12).unwrap();
+    let theirs = heaps[1].words(Rank(0), place, 12).unwrap();
+    own.fill(1, &[3; 20]);
+    own.store(0, 5);
+    let mut out = [0; 20];
+    assert_eq!(theirs.load(0), 5);
+    theirs.read(1, &mut out);
+    assert_eq!(out, [3; 20]);
+    assert!(heaps[1].words(Rank(0), place + 1, 1).is_none());
+    assert!(heaps[1].words(Rank(0), u64::MAX - 7, 1).is_none());
+    assert!(heaps[1].words(Rank(7), place, 1).is_none());
+    drop((heaps, block));
+    theirs.store(0, 6);
+    assert_eq!(own.load(0), 6);
+}

@@ -508,6 +508,13 @@ impl Transport for InprocTransport {
         self.home().state.lock().wake = Some(wake);
     }
 
+    fn nudge(&self, peer: Rank) {
+        if let Some(theirs) = self.world.boxes.get(peer.idx()) {
+            let wake = theirs.state.lock().wake.clone();
+            ring(wake);
+        }
+    }
+
     fn leave(&self, limit: Duration) {
         let deadline = crate::auth::deadline_in(limit);
         {

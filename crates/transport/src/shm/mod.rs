@@ -117,6 +117,8 @@ fn memory(ring_bytes: usize) -> io::Result<OwnedFd> {
 pub struct ShmTransport {
     streams: TcpTransport,
     shared: Option<Arc<dyn SharedMemory>>,
+    /// The pairs' sockets, ascending by rank.
+    bells: Vec<(Rank, UnixStream)>,
 }
 
 impl std::fmt::Debug for ShmTransport {
@@ -134,9 +136,16 @@ impl ShmTransport {
     /// # Errors
     /// Two links to one rank, one to `me`, or what the system says about a socket.
     pub fn new(me: Rank, links: Vec<(Rank, ShmLink)>) -> io::Result<ShmTransport> {
+        let bells: io::Result<Vec<_>> = links
+            .iter()
+            .map(|(rank, link)| Ok((*rank, link.stream.try_clone()?)))
+            .collect();
+        let mut bells = bells?;
+        bells.sort_by_key(|(rank, _)| *rank);
         Ok(ShmTransport {
             streams: TcpTransport::rings(me, links)?,
             shared: None,
+            bells,
         })
     }
 
@@ -194,6 +203,19 @@ impl Transport for ShmTransport {
 
     fn stats(&self) -> LinkStats {
         self.streams.stats()
+    }
+
+    fn nudge(&self, peer: Rank) {
+        use rustix::net::{SendFlags, send};
+        let found = self.bells.binary_search_by_key(&peer, |(rank, _)| *rank);
+        if let Ok(i) = found {
+            // It fails where the peer is gone, which its socket tells, or where unread bytes fill the socket, which wake just as well.
+            let _ = send(
+                &self.bells[i].1,
+                &[1],
+                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            );
+        }
     }
 
     fn shared(&self) -> Option<Arc<dyn SharedMemory>> {
