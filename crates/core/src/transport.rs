@@ -344,8 +344,10 @@ pub trait SharedMemory: Send + Sync {
     fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool;
     /// Takes the pages of these bytes of this rank's own heap out of what is shared: same address, same content, out of reach for all others, for good. Called before memory is handed back whose operation has failed, so that no straggler writes to it. The pages are [alone](SharedMemory::is_alone) with these bytes, and nobody writes to them meanwhile but stragglers.
     ///
+    /// What that needs is had when the block is made, so that it does not fail when it is needed.
+    ///
     /// # Errors
-    /// The system gives no memory; then nothing has changed, and the memory must not be handed back.
+    /// They are not alone, or were severed before; nothing has changed, and the memory must not be handed back.
     fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String>;
     /// How many operations a rank has given up so far; 0 for a rank whose heap is not mapped.
     fn given_up(&self, rank: Rank) -> u64;

@@ -140,25 +140,21 @@ impl OpMemory {
         (self.user, self.user_bytes)
     }
 
-    /// Takes what is written out of reach of all others, so that it can be handed back although they may still write to it. Memory that the operation owns is leaked where that cannot be done.
+    /// Takes what is written out of reach of all others, so that it can be handed back although they may still write to it.
     ///
-    /// Borrowed memory goes back whatever happens: so where the system gives no memory it is asked again for a while, and if that is of no use the process ends, since its memory would change under its hands.
+    /// What that needs was there when the memory was made (`SharedMemory::sever`). An implementation that fails all the same has broken its promise: memory that the operation owns is leaked then; borrowed memory would change under its owner's hands, and there is no way on.
     pub(crate) fn sever(&mut self, shared: &dyn SharedMemory) {
-        const TRIES: u32 = 200;
-        const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-        for _ in 0..TRIES {
-            let Err(why) = shared.sever(self.user, self.user_bytes) else {
-                return;
-            };
-            tracing::error!(%why, "the memory of a failed operation is in reach of others");
-            if let Some(region) = self.region.take() {
+        let Err(why) = shared.sever(self.user, self.user_bytes) else {
+            return;
+        };
+        tracing::error!(%why, "the memory of a failed operation is in reach of others");
+        match self.region.take() {
+            Some(region) => {
                 std::mem::forget(region);
                 (self.user, self.user_bytes) = (NonNull::dangling(), 0);
-                return;
             }
-            std::thread::sleep(PAUSE);
+            None => std::process::abort(),
         }
-        std::process::abort();
     }
 
     /// The region that is written, while no run is in flight.

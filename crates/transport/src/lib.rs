@@ -1,6 +1,8 @@
 //! Links between ranks: within a process, through shared memory, over TCP, and simulated; and how ranks find each other.
 
 pub mod auth;
+#[cfg(target_os = "linux")]
+mod cgroup;
 pub mod contract;
 pub mod control;
 pub mod frame;
@@ -8,6 +10,8 @@ pub mod frame;
 pub mod heap;
 pub mod inproc;
 pub mod interfaces;
+#[cfg(all(test, unix))]
+mod models;
 mod pieces;
 pub mod rendezvous;
 #[cfg(unix)]
@@ -17,5 +21,7 @@ mod slab;
 #[cfg(unix)]
 pub mod sockopt;
 pub mod store;
+#[cfg(unix)]
+mod sync;
 #[cfg(unix)]
 pub mod tcp;

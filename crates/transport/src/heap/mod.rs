@@ -5,20 +5,24 @@
 //! `/dev/shm` is not used.
 
 mod budget;
+mod marks;
 mod raw_heap;
+mod raw_reserve;
 mod table;
 
-use self::{raw_heap::Map, table::Table};
+use self::{
+    raw_heap::Map,
+    raw_reserve::{Reserve, Spare},
+    table::Table,
+};
 use gaggle_core::{Announced, Block, Rank, SharedMemory, SharedWords};
 use parking_lot::Mutex;
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 /// Bytes before the first block: what a rank has given up. Larger than any page.
@@ -46,9 +50,18 @@ const LEAST: u64 = HEADER + table::HUGE;
 #[derive(Debug)]
 pub struct SharedHeap {
     map: Arc<Map>,
-    table: Mutex<Table>,
+    room: Mutex<Room>,
     /// How much has been announced.
     announced: Mutex<usize>,
+}
+
+/// Who has what, and what taking it away from the others needs.
+#[derive(Debug)]
+struct Room {
+    table: Table,
+    /// By the place of the block.
+    reserves: BTreeMap<u64, Reserve>,
+    spare: Spare,
 }
 
 impl SharedHeap {
@@ -73,10 +86,14 @@ impl SharedHeap {
             .ok_or(io::ErrorKind::InvalidInput)?;
         let map = Map::create(len.max(LEAST))?;
         let page = rustix::param::page_size() as u64;
-        let table = Mutex::new(Table::new(HEADER.max(page), map.len(), page));
+        let room = Mutex::new(Room {
+            table: Table::new(HEADER.max(page), map.len(), page),
+            reserves: BTreeMap::new(),
+            spare: Spare::new(),
+        });
         Ok(Arc::new(SharedHeap {
             map: Arc::new(map),
-            table,
+            room,
             announced: Mutex::new(0),
         }))
     }
@@ -93,13 +110,20 @@ impl SharedHeap {
             tracing::warn!(bytes, available = most, "no registered memory of that size");
             return None;
         }
-        let at = self.table.lock().take(bytes as u64)?;
+        let page = rustix::param::page_size();
+        let reserve = Reserve::new(bytes.max(1).checked_next_multiple_of(page)?)
+            .inspect_err(|e| tracing::warn!(bytes, %e, "no memory in reserve for a buffer"))
+            .ok()?;
+        let mut room = self.room.lock();
+        let at = room.table.take(bytes as u64)?;
+        room.reserves.insert(at, reserve);
+        drop(room);
         if bytes as u64 >= table::HUGE {
             self.map.want_large(at, bytes);
         }
         let block = Map::block(self, at, bytes);
         if block.is_none() {
-            self.table.lock().give(at);
+            self.take_back(at);
         }
         block.map(|b| Box::new(b) as Box<dyn Block>)
     }
@@ -133,12 +157,18 @@ impl SharedHeap {
     }
 
     fn take_back(&self, at: u64) {
-        let mut table = self.table.lock();
-        for (at, len) in table.give(at) {
+        let mut room = self.room.lock();
+        room.reserves.remove(&at);
+        for (at, len) in room.table.severed(at) {
+            self.map.empty(at, len as usize);
+            // What stragglers have written meanwhile; it only costs memory where it stays.
+            let _ = self.map.clear(at, len);
+        }
+        for (at, len) in room.table.give(at) {
             if let Err(e) = self.map.clear(at, len) {
                 // It would not be 0 when it is handed out next.
                 tracing::warn!(%e, len, "registered memory stays out of use");
-                table.retire(at, len);
+                room.table.retire(at, len);
             }
         }
     }
@@ -206,13 +236,13 @@ impl SharedMemory for MappedHeaps {
 
     fn place(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
         let place = self.own.map.place(at, bytes)?;
-        let shared = self.own.table.lock().is_shared(place, bytes as u64);
+        let shared = self.own.room.lock().table.is_shared(place, bytes as u64);
         shared.then_some(place)
     }
 
     fn is_alone(&self, at: NonNull<u8>, bytes: usize) -> bool {
         let place = self.own.map.place(at, bytes);
-        place.is_some_and(|at| self.own.table.lock().is_alone(at, bytes as u64))
+        place.is_some_and(|at| self.own.room.lock().table.is_alone(at, bytes as u64))
     }
 
     fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool {
@@ -228,60 +258,38 @@ impl SharedMemory for MappedHeaps {
         if bytes == 0 {
             return Ok(());
         }
-        let mut table = self.own.table.lock();
+        let Room {
+            table,
+            reserves,
+            spare,
+        } = &mut *self.own.room.lock();
         let place = self.own.map.place(at, bytes);
         let place = place.filter(|at| table.is_alone(*at, bytes as u64));
         let place = place.ok_or("these bytes share their pages with others")?;
         let len = bytes.next_multiple_of(rustix::param::page_size());
-        self.own
-            .map
-            .replace(place, len)
+        let block = table.block_of(place);
+        let found = block.and_then(|block| Some((block, reserves.get_mut(&block)?)));
+        let (block, reserve) = found.ok_or("these bytes are no block's")?;
+        reserve
+            .replace(&self.own.map, place, ((place - block) as usize, len), spare)
             .map_err(|e| format!("{bytes} bytes cannot be taken out of shared memory: {e}"))?;
         table.sever(place, len as u64);
         Ok(())
     }
 
     fn given_up(&self, rank: Rank) -> u64 {
-        // Acquire: with the release below, so that the names counted are there.
-        self.map(rank)
-            .map_or(0, |map| map.word(COUNT).load(Ordering::Acquire))
+        self.map(rank).map_or(0, |map| marks::given_up(&**map))
     }
 
     fn give_up(&self, op: u64) {
-        let map = &self.own.map;
         // One writer at a time.
-        let table = self.own.table.lock();
-        let n = map.word(COUNT).load(Ordering::Relaxed);
-        let name = map.word(FIRST + (n % N_NAMES) as usize);
-        name.store(op, Ordering::Relaxed);
-        // Release: whoever sees the count sees the name.
-        map.word(COUNT).store(n.wrapping_add(1), Ordering::Release);
-        // With the fence in `has_given_up`: who has read bytes that are written after this call sees the count.
-        fence(Ordering::SeqCst);
-        drop(table);
+        let _room = self.own.room.lock();
+        marks::give_up(&*self.own.map, op);
     }
 
     fn has_given_up(&self, rank: Rank, op: u64, since: u64) -> bool {
-        let Some(map) = self.map(rank) else {
-            return false;
-        };
-        // Whatever was read before is ordered before the count: see `give_up`.
-        fence(Ordering::SeqCst);
-        let newer = |count: u64| count.wrapping_sub(since);
-        let n = newer(map.word(COUNT).load(Ordering::Acquire));
-        if n == 0 {
-            return false;
-        }
-        if n >= N_NAMES {
-            return true;
-        }
-        let named = (0..n).any(|i| {
-            let at = since.wrapping_add(i) % N_NAMES;
-            map.word(FIRST + at as usize).load(Ordering::Relaxed) == op
-        });
-        fence(Ordering::SeqCst);
-        // Names that were written over meanwhile.
-        named || newer(map.word(COUNT).load(Ordering::Acquire)) >= N_NAMES
+        self.map(rank)
+            .is_some_and(|map| marks::has_given_up(&**map, op, since))
     }
 
     fn load(&self, rank: Rank, place: u64) -> Option<u64> {

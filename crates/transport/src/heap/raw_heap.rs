@@ -2,22 +2,25 @@
 //!
 //! # Safety
 //! The pages of a heap are written by other processes, so nothing here makes a reference to their bytes while an operation may be under way: they are copied by one machine instruction, which the compiler knows nothing of but that it may change memory (as for a system call), or word by word with relaxed atomics. A racing write gives torn bytes at worst, never undefined values.
-//! The one exception is [`HeapBlock`], whose owner sees a slice while no operation has it; the protocol (and, after a failure, [`Map::replace`]) keeps the others away then.
+//! The one exception is [`HeapBlock`], whose owner sees a slice while no operation has it; the protocol (and, after a failure, [`Reserve::replace`](super::raw_reserve::Reserve::replace)) keeps the others away then.
 //! A mapping lives as long as its [`Map`]; its file cannot shrink, because the seal is checked before it is mapped.
 
-use super::SharedHeap;
+use super::{SharedHeap, marks::Marks};
+use crate::sync::{self, Shared};
 use gaggle_core::{Block, SharedWords};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
-    mm::{Advice, MapFlags, MremapFlags, ProtFlags},
+    mm::{Advice, MapFlags, ProtFlags},
 };
 use std::{
     any::Any,
-    ffi::c_void,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::{NonNull, null_mut},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// No peer's heap is larger; a claim beyond it is a mistake.
@@ -160,31 +163,17 @@ impl Map {
         (at.addr().is_multiple_of(8)).then(|| unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
-    /// Replaces whole pages by private ones of the same content. Others go on reading and writing the old ones, which nobody here sees any more.
-    ///
-    /// The caller owns every byte of the pages, and nobody of this process writes them meanwhile.
-    pub(super) fn replace(&self, at: u64, len: usize) -> Result<(), Errno> {
-        let page = rustix::param::page_size();
-        let place = self.reach(at, len).ok_or(Errno::INVAL)?;
-        if !place.addr().is_multiple_of(page) || !len.is_multiple_of(page) {
-            return Err(Errno::INVAL);
+    /// Where these bytes are in this process.
+    pub(super) fn start_of(&self, place: u64, len: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.reach(place, len)?)
+    }
+
+    /// Gives back the private pages that have taken the place of some of its own, once nobody needs their content.
+    pub(super) fn empty(&self, at: u64, len: usize) {
+        if let Some(start) = self.reach(at, len) {
+            // SAFETY: the caller's block is gone, so nobody refers to these pages; they read as zeros from now on.
+            let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) };
         }
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at a place of the system's choice overlaps nothing.
-        let fresh =
-            unsafe { rustix::mm::mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE) }?;
-        // SAFETY: `len` bytes that were just mapped, and as many of the heap; what races is left to `copy`.
-        unsafe { copy(fresh.cast(), place, len) };
-        let flags = MremapFlags::MAYMOVE;
-        // SAFETY: both ranges are whole pages of ours; the target is replaced in one step, and holds the same content afterwards. Slices that the owner may have of it stay valid: same address, same length.
-        let moved =
-            unsafe { rustix::mm::mremap_fixed(fresh, len, len, flags, place.cast::<c_void>()) };
-        if let Err(e) = moved {
-            // SAFETY: it was not moved, and nothing refers to it any more.
-            let _ = unsafe { rustix::mm::munmap(fresh, len) };
-            return Err(e);
-        }
-        Ok(())
     }
 
     /// Asks for large pages; where there are none, nothing happens.
@@ -210,6 +199,23 @@ impl Map {
             at,
             heap: Arc::clone(heap),
         })
+    }
+}
+
+impl Shared for Map {
+    type Word = AtomicU64;
+    fn fence(order: Ordering) {
+        sync::fence(order);
+    }
+}
+
+impl Marks for Map {
+    const N_NAMES: u64 = super::N_NAMES;
+    fn count(&self) -> &AtomicU64 {
+        self.word(super::COUNT)
+    }
+    fn name(&self, n: u64) -> &AtomicU64 {
+        self.word(super::FIRST + (n % super::N_NAMES) as usize)
     }
 }
 

@@ -110,6 +110,20 @@ impl Table {
         self.severed.insert(at, len);
     }
 
+    /// What of a block was severed: places and lengths.
+    pub(super) fn severed(&self, at: u64) -> Vec<(u64, u64)> {
+        let Some(block) = self.taken.get(&at) else {
+            return vec![];
+        };
+        let range = self.severed.range(at..at + block.pages);
+        range.map(|(at, len)| (*at, *len)).collect()
+    }
+
+    /// The block that a place is in, or after.
+    pub(super) fn block_of(&self, place: u64) -> Option<u64> {
+        self.taken.range(..=place).next_back().map(|(at, _)| *at)
+    }
+
     /// Whether none of these bytes was severed.
     pub(super) fn is_shared(&self, at: u64, bytes: u64) -> bool {
         let before = self.severed.range(..at + bytes.max(1)).next_back();
@@ -172,6 +186,8 @@ mod tests {
         let mut t = table();
         let a = t.take(5 * PAGE).unwrap();
         t.sever(a + PAGE, 2 * PAGE);
+        assert_eq!(t.severed(a), [(a + PAGE, 2 * PAGE)]);
+        assert_eq!(t.block_of(a + 4 * PAGE), Some(a));
         for (at, bytes, shared) in [
             (a, PAGE, true),
             (a, PAGE + 1, false),

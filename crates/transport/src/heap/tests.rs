@@ -83,6 +83,43 @@ fn severed_pages_keep_their_content_and_are_out_of_reach() {
     assert!(c.iter().all(|x| *x == 0));
 }
 
+/// Parts of a block, in any order, each larger than what is copied at once.
+#[test]
+fn parts_are_severed_by_themselves_and_cost_no_memory_twice() {
+    let heaps = heaps(2, 64 << 20).unwrap();
+    let page = rustix::param::page_size();
+    let n = (8 << 20) + page + 10;
+    let mut a = buffer(&heaps[0], n);
+    for (i, x) in a.iter_mut().enumerate() {
+        *x = (i / page) as u8;
+    }
+    let in_use = || rustix::fs::fstat(heaps[0].own().fd()).unwrap().st_blocks as usize * 512;
+    let before = in_use();
+    let place = heaps[0].place(at(&a, 0), n).unwrap();
+    let parts = [
+        (5 << 20, 3 << 20),
+        (0, page),
+        (8 << 20, page + 10),
+        (page, (5 << 20) - page),
+    ];
+    for (lo, len) in parts {
+        heaps[0].sever(at(&a, lo), len).unwrap();
+        assert!(heaps[0].sever(at(&a, lo), len).is_err(), "severed twice");
+        assert!(heaps[1].write(Rank(0), place + lo as u64, &[255; 100]));
+    }
+    assert!((0..n).all(|i| a[i] == (i / page) as u8));
+    // But for what was written since, all is given back.
+    assert!(
+        before > 8 << 20 && in_use() <= 64 << 10,
+        "{} of {before}",
+        in_use()
+    );
+    drop(a);
+    assert!(in_use() <= 64 << 10, "{} are left", in_use());
+    let b = buffer(&heaps[0], 4 << 20);
+    assert!(b.iter().all(|x| *x == 0));
+}
+
 #[test]
 fn what_was_given_back_is_zero_when_it_is_handed_out_again() {
     let heaps = heaps(1, 8 << 20).unwrap();

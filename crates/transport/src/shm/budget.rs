@@ -1,10 +1,11 @@
 //! How large rings may be.
 //!
 //! All rings of a host together take at most a 16th of what its memory can still give, and at most 16 MiB per rank; a single one is at most 1 MiB.
-//! What it can give is the lesser of what the system calls available and what is left under the limits of the control groups (version 2) that this process is in.
+//! What it can give is the lesser of what the system calls available and what is left under the limits of the control groups that this process is in.
 
 use super::raw_ring::{LARGEST, SMALLEST};
-use std::{fs, path::Path};
+use crate::cgroup;
+use std::fs;
 
 /// Most for one ring: beyond it nothing gets faster.
 const RING: u64 = 1 << 20;
@@ -31,10 +32,7 @@ pub fn available() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| mem_available(&text));
-    let groups = fs::read_to_string("/proc/self/cgroup")
-        .ok()
-        .and_then(|text| group_path(&text))
-        .and_then(|path| left_in_groups(Path::new("/sys/fs/cgroup"), &path));
+    let groups = cgroup::limits().into_iter().map(|limit| limit.left());
     system.into_iter().chain(groups).min()
 }
 
@@ -43,30 +41,6 @@ fn mem_available(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
-}
-
-/// The unified hierarchy's path in the text of `/proc/self/cgroup`.
-fn group_path(text: &str) -> Option<String> {
-    text.lines()
-        .find_map(|l| l.strip_prefix("0::/"))
-        .map(str::to_owned)
-}
-
-/// The least that is left in a group or one above it.
-fn left_in_groups(root: &Path, path: &str) -> Option<u64> {
-    let own = root.join(path);
-    own.ancestors()
-        .take_while(|dir| dir.starts_with(root))
-        .filter_map(|dir| {
-            let number = |name| {
-                let text = fs::read_to_string(dir.join(name)).ok()?;
-                text.trim().parse::<u64>().ok()
-            };
-            // "max" is no number, and no limit.
-            let max = number("memory.max")?;
-            Some(max.saturating_sub(number("memory.current").unwrap_or(0)))
-        })
-        .min()
 }
 
 #[cfg(test)]
@@ -98,30 +72,6 @@ mod tests {
         let text = "MemTotal:       100 kB\nMemAvailable:    7 kB\n";
         assert_eq!(mem_available(text), Some(7 * 1024));
         assert_eq!(mem_available("MemTotal: 100 kB"), None);
-        assert_eq!(group_path("1:name=x:/y\n0::/a/b\n").as_deref(), Some("a/b"));
-        assert_eq!(group_path("1:memory:/y\n"), None);
         assert!(available().is_some_and(|bytes| bytes > 0));
-    }
-
-    #[test]
-    fn the_tightest_group_counts() {
-        let root = std::env::temp_dir().join(format!("gaggle-budget-{}", std::process::id()));
-        let inner = root.join("a/b");
-        fs::create_dir_all(&inner).unwrap();
-        let write = |dir: &str, name: &str, text: &str| {
-            fs::write(root.join(dir).join(name), text).unwrap();
-        };
-        assert_eq!(left_in_groups(&root, "a/b"), None);
-        write("a/b", "memory.max", "max\n");
-        write("a/b", "memory.current", "5\n");
-        assert_eq!(left_in_groups(&root, "a/b"), None);
-        write("a", "memory.max", "1000\n");
-        write("a", "memory.current", "300\n");
-        assert_eq!(left_in_groups(&root, "a/b"), Some(700));
-        write("a/b", "memory.max", "100\n");
-        assert_eq!(left_in_groups(&root, "a/b"), Some(95));
-        write("a/b", "memory.current", "200\n");
-        assert_eq!(left_in_groups(&root, "a/b"), Some(0));
-        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -26,6 +26,7 @@ use gaggle_core::{
     Armed, LinkStats, OpId, Rank, SharedMemory, Sink, Transfer, Transport, TransportError, Wake,
     XferId,
 };
+use raw_ring::Rings;
 use ring::Side;
 use std::{
     io,

@@ -18,6 +18,7 @@
 //! Payload is handed to the sink where it lies, which folds, converts or copies it: any bytes are values there, and torn ones are no worse than wrong ones, which such a peer may send at any time.
 //! Formally a write by it while a slice exists is a race that the language does not define. The compiler cannot see it, and it is no gain for an attacker: peers run as the same user, who may write to this process's memory anyway, and know the job's secret.
 
+use crate::sync::{self, Shared, Word};
 use rustix::{
     io::Errno,
     mm::{MapFlags, ProtFlags},
@@ -29,7 +30,7 @@ use std::{
         Arc,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Release},
+            Ordering::{self, Acquire, Release},
         },
     },
 };
@@ -55,6 +56,18 @@ pub(crate) struct Map {
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
+
+/// The words of a pair, and how long its rings are: what the protocol needs, without the bytes.
+pub(crate) trait Rings: Shared {
+    /// Bytes of each ring.
+    fn size(&self) -> usize;
+    /// Bytes ever written to a ring, as its writer says.
+    fn head(&self, ring: usize) -> &Self::Word;
+    /// Bytes ever read from a ring, as its reader says.
+    fn tail(&self, ring: usize) -> &Self::Word;
+    /// What a side sleeps for.
+    fn sleeps(&self, side: usize) -> &Self::Word;
+}
 
 /// Whether a ring can have this size.
 pub(crate) fn is_size(size: usize) -> bool {
@@ -97,35 +110,37 @@ impl Map {
         }
     }
 
-    /// Bytes of each ring.
-    pub(crate) fn size(&self) -> usize {
-        self.size
-    }
-
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: within the control mapping, which outlives the borrow; aligned, since the mapping is and `at` is a multiple of 128; both processes reach it as an atomic.
         unsafe { AtomicU64::from_ptr(self.control.as_ptr().add(at).cast()) }
-    }
-
-    /// Bytes ever written to a ring, as its writer says.
-    pub(crate) fn head(&self, ring: usize) -> &AtomicU64 {
-        self.word(256 * (ring & 1))
-    }
-
-    /// Bytes ever read from a ring, as its reader says.
-    pub(crate) fn tail(&self, ring: usize) -> &AtomicU64 {
-        self.word(256 * (ring & 1) + 128)
-    }
-
-    /// What a side sleeps for.
-    pub(crate) fn sleeps(&self, side: usize) -> &AtomicU64 {
-        self.word(512 + 128 * (side & 1))
     }
 
     fn at(&self, ring: usize, position: u64) -> *mut u8 {
         let offset = position as usize & (self.size - 1);
         // SAFETY: below `size`, and the ring is mapped for twice that.
         unsafe { self.rings[ring & 1].as_ptr().add(offset) }
+    }
+}
+
+impl Shared for Map {
+    type Word = AtomicU64;
+    fn fence(order: Ordering) {
+        sync::fence(order);
+    }
+}
+
+impl Rings for Map {
+    fn size(&self) -> usize {
+        self.size
+    }
+    fn head(&self, ring: usize) -> &AtomicU64 {
+        self.word(256 * (ring & 1))
+    }
+    fn tail(&self, ring: usize) -> &AtomicU64 {
+        self.word(256 * (ring & 1) + 128)
+    }
+    fn sleeps(&self, side: usize) -> &AtomicU64 {
+        self.word(512 + 128 * (side & 1))
     }
 }
 
@@ -185,8 +200,8 @@ pub(crate) struct OutOfRange {
 
 /// The reading end of a ring; one exists per ring and process.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    map: Arc<Map>,
+pub(crate) struct Reader<M = Map> {
+    map: Arc<M>,
     ring: usize,
     /// The tail as the peer knows it.
     published: u64,
@@ -196,9 +211,9 @@ pub(crate) struct Reader {
     hi: u64,
 }
 
-impl Reader {
+impl<M: Rings> Reader<M> {
     /// For the side that does not write `ring`.
-    pub(crate) fn new(map: Arc<Map>, ring: usize) -> Reader {
+    pub(crate) fn new(map: Arc<M>, ring: usize) -> Reader<M> {
         Reader {
             map,
             ring,
@@ -210,7 +225,7 @@ impl Reader {
 
     /// Bytes of the ring.
     pub(crate) fn size(&self) -> usize {
-        self.map.size
+        self.map.size()
     }
 
     /// The head as last seen.
@@ -222,7 +237,7 @@ impl Reader {
     pub(crate) fn look(&mut self) -> Result<usize, OutOfRange> {
         // Acquire: with the peer's release, the bytes below are there.
         let theirs = self.map.head(self.ring).load(Acquire);
-        let most = self.published + self.map.size as u64;
+        let most = self.published + self.map.size() as u64;
         if !(self.hi..=most).contains(&theirs) {
             return Err(OutOfRange {
                 which: "head",
@@ -238,19 +253,6 @@ impl Reader {
 
     pub(crate) fn len(&self) -> usize {
         (self.hi - self.lo) as usize
-    }
-
-    /// What has been seen and not been consumed.
-    pub(crate) fn full(&self) -> &[u8] {
-        // SAFETY: `look` has checked that this is at most `size` bytes, and the ring is mapped twice in a row; the peer, if it keeps the protocol, writes none of them before the tail has passed them. See the module's text for one that does not.
-        unsafe { std::slice::from_raw_parts(self.map.at(self.ring, self.lo), self.len()) }
-    }
-
-    /// A copy of what comes next. What lies beyond `len` in it means nothing.
-    pub(crate) fn front(&self) -> [u8; FRONT] {
-        let at = self.map.at(self.ring, self.lo).cast::<[u8; FRONT]>();
-        // SAFETY: a ring is longer than this and mapped twice in a row; alignment 1; every bit pattern is a value. Volatile: read once, so that what is checked is what is used.
-        unsafe { at.read_volatile() }
     }
 
     pub(crate) fn take(&mut self, n: usize) {
@@ -280,10 +282,25 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// What has been seen and not been consumed.
+    pub(crate) fn full(&self) -> &[u8] {
+        // SAFETY: `look` has checked that this is at most `size` bytes, and the ring is mapped twice in a row; the peer, if it keeps the protocol, writes none of them before the tail has passed them. See the module's text for one that does not.
+        unsafe { std::slice::from_raw_parts(self.map.at(self.ring, self.lo), self.len()) }
+    }
+
+    /// A copy of what comes next. What lies beyond `len` in it means nothing.
+    pub(crate) fn front(&self) -> [u8; FRONT] {
+        let at = self.map.at(self.ring, self.lo).cast::<[u8; FRONT]>();
+        // SAFETY: a ring is longer than this and mapped twice in a row; alignment 1; every bit pattern is a value. Volatile: read once, so that what is checked is what is used.
+        unsafe { at.read_volatile() }
+    }
+}
+
 /// The writing end of a ring; one exists per ring and process.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    map: Arc<Map>,
+pub(crate) struct Writer<M = Map> {
+    map: Arc<M>,
     ring: usize,
     /// The peer's tail as last seen.
     tail: u64,
@@ -293,9 +310,9 @@ pub(crate) struct Writer {
     hi: u64,
 }
 
-impl Writer {
+impl<M: Rings> Writer<M> {
     /// For the side that writes `ring`.
-    pub(crate) fn new(map: Arc<Map>, ring: usize) -> Writer {
+    pub(crate) fn new(map: Arc<M>, ring: usize) -> Writer<M> {
         Writer {
             map,
             ring,
@@ -328,22 +345,12 @@ impl Writer {
 
     /// Bytes that can be written before the peer has read more.
     pub(crate) fn free(&self) -> usize {
-        self.map.size - (self.hi - self.tail) as usize
+        self.map.size() - (self.hi - self.tail) as usize
     }
 
     /// Bytes written that the peer does not know of.
     pub(crate) fn len(&self) -> usize {
         (self.hi - self.lo) as usize
-    }
-
-    /// `n` bytes of what is free, `skip` bytes from its beginning; fewer where there are not as many.
-    pub(crate) fn room(&mut self, skip: usize, n: usize) -> &mut [u8] {
-        let free = self.free();
-        let skip = skip.min(free);
-        let n = n.min(free - skip);
-        let at = self.map.at(self.ring, self.hi + skip as u64);
-        // SAFETY: `skip + n` is at most what is free, so at most `size`, and the ring is mapped twice in a row; `&mut self` is the only way to what is free of this ring, and the peer, if it keeps the protocol, reads none of it before the head has passed it.
-        unsafe { std::slice::from_raw_parts_mut(at, n) }
     }
 
     /// The next `n` bytes have been written.
@@ -366,6 +373,18 @@ impl Writer {
             self.map.head(self.ring).store(self.hi, Release);
         }
         n
+    }
+}
+
+impl Writer {
+    /// `n` bytes of what is free, `skip` bytes from its beginning; fewer where there are not as many.
+    pub(crate) fn room(&mut self, skip: usize, n: usize) -> &mut [u8] {
+        let free = self.free();
+        let skip = skip.min(free);
+        let n = n.min(free - skip);
+        let at = self.map.at(self.ring, self.hi + skip as u64);
+        // SAFETY: `skip + n` is at most what is free, so at most `size`, and the ring is mapped twice in a row; `&mut self` is the only way to what is free of this ring, and the peer, if it keeps the protocol, reads none of it before the head has passed it.
+        unsafe { std::slice::from_raw_parts_mut(at, n) }
     }
 }
 
