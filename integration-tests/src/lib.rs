@@ -1,4 +1,8 @@
 //! Real processes and real faults: what the tests in `tests/` share.
 
+pub mod memory;
 pub mod process;
+pub mod shared;
+#[cfg(unix)]
+pub mod stress;
 pub mod work;

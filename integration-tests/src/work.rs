@@ -1,8 +1,9 @@
 //! What ranks do in these tests: bodies that processes and threads share, with outcomes as text, so that they can be compared.
 
+use crate::memory::{Memory, fill};
 use gaggle::{
-    Algorithm, Bool, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats, Max, Min,
-    Op, Rank, Reduce, Sum, Weight,
+    Algorithm, Bool, Buffer, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats,
+    Max, Min, Mode, Op, Rank, Reduce, Sum, Weight,
     collectives::{Call, Cost, Request, bytes_sent, plan},
     core::{Round, descriptor::stable_hash},
     ddp::{NeighbourMixer, digest},
@@ -62,20 +63,28 @@ impl Number for Bool {
     }
 }
 
-/// Values whose sums depend on the order of adding.
-fn values<T: Number>(rank: Rank, len: usize) -> Vec<T> {
-    let value = |i: usize| ((rank.idx() * 31 + i * 7) % 97) as f64 * 0.37 - 11.0;
-    (0..len).map(|i| T::of(value(i))).collect()
+/// One of the values whose sums depend on the order of adding.
+pub fn value<T: Number>(rank: Rank, i: usize) -> T {
+    T::of(((rank.idx() * 31 + i * 7) % 97) as f64 * 0.37 - 11.0)
 }
 
-/// Two running hashes: of what all ranks must have alike, and of everything.
-#[derive(Default)]
+fn values<T: Number>(rank: Rank, len: usize) -> Vec<T> {
+    (0..len).map(|i| value(rank, i)).collect()
+}
+
+/// Two running hashes, of what all ranks must have alike, and of everything; and where the buffers lie.
 struct Hashes {
+    memory: Memory,
     alike: u64,
     all: u64,
 }
 
 impl Hashes {
+    fn values<T: Number>(&self, group: &Group, len: usize) -> Buffer<T> {
+        let me = group.rank();
+        self.memory.filled(group, len, |i| value(me, i))
+    }
+
     fn take<T: Number>(&mut self, x: &[T], alike: bool) {
         let bytes: Vec<u8> = x.iter().flat_map(|v| v.bytes().as_ref().to_vec()).collect();
         let next = |h: u64| stable_hash(&[&h.to_le_bytes(), &bytes]);
@@ -90,8 +99,12 @@ impl Hashes {
 ///
 /// # Errors
 /// An operation fails.
-pub fn collectives(group: &Group) -> Result<String, Trouble> {
-    let mut h = Hashes::default();
+pub fn collectives(group: &Group, memory: Memory) -> Result<String, Trouble> {
+    let mut h = Hashes {
+        memory,
+        alike: 0,
+        all: 0,
+    };
     let mut t = 0;
     each_type::<f32>(group, &mut h, &mut t)?;
     each_type::<f64>(group, &mut h, &mut t)?;
@@ -113,6 +126,7 @@ pub fn collectives(group: &Group) -> Result<String, Trouble> {
 fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<(), Trouble> {
     let (me, world) = (group.rank(), group.size());
     for len in lengths(world) {
+        let mut x: Buffer<T> = h.memory.zeros(group, len);
         for reduce in Reduce::ALL
             .into_iter()
             .filter(|r| r.is_defined_on(T::DTYPE) && *r != Reduce::User)
@@ -121,18 +135,27 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
                 let op = Op::new(Kind::AllReduce(reduce)).by(algorithm);
                 let weight = Weight::samples(1 + me.0);
                 for op in [op.clone(), op.weighing(weight)] {
-                    let mut x: Vec<T> = values(me, len);
+                    fill(&mut x, |i| value(me, i));
                     group.run(&op, &mut x)?;
                     h.take(&x, true);
                 }
             }
         }
+        // Whatever algorithm is chosen, `ordered` has the same bits.
+        for reduce in [Reduce::Sum, Reduce::Mean, Reduce::Max] {
+            if reduce.is_defined_on(T::DTYPE) {
+                fill(&mut x, |i| value(me, i));
+                let op = Op::new(Kind::AllReduce(reduce)).in_mode(Mode::Ordered);
+                group.run(&op, &mut x)?;
+                h.take(&x, true);
+            }
+        }
         for root in 0..world as u32 {
-            let mut x: Vec<T> = values(me, len);
+            fill(&mut x, |i| value(me, i));
             group.broadcast(&mut x, Rank(root))?;
             h.take(&x, true);
         }
-        let x: Vec<T> = values(me, len);
+        let x: Buffer<T> = h.values(group, len);
         h.take(&group.all_gather(&x)?, true);
         parts::<T>(group, h, t, len)?;
         for codec in [Codec::None, Codec::Bf16] {
@@ -140,7 +163,7 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
                 continue;
             }
             let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded_always(codec);
-            let mut x: Vec<T> = values(me, len);
+            let mut x: Buffer<T> = h.values(group, len);
             group.run(&op, &mut x)?;
             h.take(&x, true);
             mixes::<T>(group, h, t, len, codec)?;
@@ -157,13 +180,13 @@ fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> R
     let count = |r: usize| (len + r * 5) % (len + 2);
     let counts: Vec<u64> = (0..world).map(|r| count(r) as u64).collect();
     let total: usize = (0..world).map(count).sum();
-    let own: Vec<T> = values(me, len);
-    let part: Vec<T> = values(me, count(me.idx()));
-    let whole: Vec<T> = values(me, len * world);
-    let mut x = own.clone();
+    let own: Buffer<T> = h.values(group, len);
+    let part: Buffer<T> = h.values(group, count(me.idx()));
+    let whole: Buffer<T> = h.values(group, len * world);
+    let mut x: Buffer<T> = h.values(group, len);
     group.reduce(&mut x, root, Max)?;
     h.take(&x, false);
-    let mut y: Vec<T> = values(me, len);
+    let mut y: Buffer<T> = h.values(group, len);
     group.all_reduce_into(&own, &mut y, Sum)?;
     h.take(&y, true);
     h.take(&group.gather(&own, root)?, false);
@@ -172,7 +195,7 @@ fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> R
     let given: &[T] = if on_root { &whole } else { &[] };
     group.scatter(given, &mut y, root)?;
     h.take(&y, false);
-    let all: Vec<T> = values(me, total);
+    let all: Buffer<T> = h.values(group, total);
     let given: &[T] = if on_root { &all } else { &[] };
     h.take(&group.scatter_v(given, &counts, root)?, false);
     let told: &[u64] = if on_root { &counts } else { &[] };
@@ -182,12 +205,12 @@ fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> R
     group.reduce_scatter(&whole, &mut y, Sum)?;
     h.take(&y, false);
     h.take(&group.reduce_scatter_v(&all, &counts, Min)?, false);
-    let mut z = whole.clone();
+    let mut z: Buffer<T> = h.values(group, len * world);
     group.all_to_all(&whole, &mut z)?;
     h.take(&z, false);
     // Rank s sends `count(s + d)` elements to rank d.
     let both: Vec<u64> = (0..world).map(|r| count(me.idx() + r) as u64).collect();
-    let sent: Vec<T> = values(me, both.iter().sum::<u64>() as usize);
+    let sent: Buffer<T> = h.values(group, both.iter().sum::<u64>() as usize);
     h.take(&group.all_to_all_v(&sent, &both, &both)?, false);
     h.take(&group.all_to_all_any(&sent, &both)?.0, false);
     if world == 1 {
@@ -221,7 +244,7 @@ fn mixes<T: Number>(
 ) -> Result<(), Trouble> {
     for name in topology::NAMES {
         let graph = by_name(name, group.size())?;
-        let mut x: Vec<T> = values(group.rank(), len);
+        let mut x: Buffer<T> = h.values(group, len);
         for _ in 0..3 {
             let mut round = Round::default();
             graph.round(group.rank(), *t, &mut round);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers are test code, too")]
 
 use gaggle_integration_tests::{
+    memory::Memory,
     process::{Ended, Running, gaggle_run, program},
     work::{self, Trouble},
 };
@@ -92,12 +93,16 @@ fn the_other_examples_run_as_jobs() {
     }
 }
 
+fn plain(group: &gaggle::Group) -> Result<String, Trouble> {
+    work::collectives(group, Memory::Plain)
+}
+
 /// Trial 10 as well: lengths 0, 1, n−1, n, n+1, worlds of one, ranks without neighbours.
 #[test]
 fn every_operation_gives_the_same_bits_as_processes_and_as_threads() {
     for ranks in WORLDS {
         let got = answers(&run(ranks, "rank", &["collectives"]), ranks);
-        assert_eq!(got, threads(ranks, work::collectives), "world {ranks}");
+        assert_eq!(got, threads(ranks, plain), "world {ranks}");
         let alike = |line: &String| line.split(" all ").next().map(str::to_owned);
         assert!(got.iter().all(|l| alike(l) == alike(&got[0])), "{got:?}");
     }
@@ -195,7 +200,7 @@ fn the_real_torchrun_starts_ranks() {
         .lines()
         .filter(|l| l.starts_with("alike "))
         .collect();
-    let mut want = threads(2, work::collectives);
+    let mut want = threads(2, plain);
     got.sort_unstable();
     want.sort();
     assert_eq!(got, want, "{ended:#?}");

@@ -8,6 +8,7 @@ use gaggle::{
     transport::auth::{self, AuthError, Claim, Credentials, MAGIC, Purpose, Secret},
 };
 use gaggle_integration_tests::{
+    memory::Memory,
     process::{
         PATIENCE, Possessions, Running, gaggle_run, listening, possessions, program, until,
         variable,
@@ -157,5 +158,46 @@ fn strangers_on_every_port_change_nothing() {
             .lines()
             .filter(|l| l.starts_with(&prefix) && l.contains("closed "));
         assert!(lines.count() <= 2, "{ended:#?}");
+    }
+}
+
+/// The same for ranks that share memory: only the launcher can be reached.
+#[test]
+fn strangers_change_nothing_where_ranks_share_memory() {
+    for memory in Memory::ALL {
+        let dir = TempDir::new().unwrap();
+        let rank = program("rank");
+        let args = [
+            rank.to_str().unwrap(),
+            "steps",
+            memory.name(),
+            dir.path().to_str().unwrap(),
+        ];
+        let mut command = gaggle_run(WORLD, &args);
+        command.env("GAGGLE_TRANSPORT", "shm");
+        let mut job = Running::start(command);
+        job.hear(1, "halfway", |line| line == "[0] halfway");
+        let ports: Vec<u16> = job.alive().into_iter().flat_map(listening).collect();
+        assert_eq!(ports, listening(job.pid()), "ranks still listen");
+        let name = variable(job.rank(0), "GAGGLE_JOB").unwrap();
+        besiege(&ports, &name, || {
+            for pid in job.alive() {
+                let Possessions {
+                    descriptors,
+                    threads,
+                    ..
+                } = possessions(pid);
+                assert!(descriptors <= 128, "{descriptors} descriptors of {pid}");
+                assert!(threads <= 20, "{threads} threads of {pid}");
+            }
+        });
+        fs::write(dir.path().join("half"), "").unwrap();
+        let ended = job.wait_for_all();
+        assert_eq!(ended.code(), 0, "{memory}: {ended:#?}");
+        for rank in 0..WORLD {
+            let line = format!("[{rank}] 24 steps");
+            assert!(ended.out.lines().any(|l| l == line), "{memory}: {ended:#?}");
+        }
+        assert!(!ended.err.contains("panicked"), "{ended:#?}");
     }
 }

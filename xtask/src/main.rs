@@ -9,6 +9,8 @@ mod ci;
 mod consumers;
 mod demo;
 mod install;
+mod miri;
+mod stress;
 mod test;
 mod tidy;
 mod tool;
@@ -49,6 +51,15 @@ enum Task {
     Consumers,
     /// Run the benchmarks, and keep their figures in target/bench
     Bench(bench::BenchArgs),
+    /// Run the unsafe code that makes no system call under miri, where it is installed
+    Miri,
+    /// Run random operations in real processes, stopping and killing these at random; --help tells the options
+    #[command(disable_help_flag = true)]
+    Stress {
+        /// Such as --seconds 60, --seed 7, --ranks 4, --transport shm, --buffers registered
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Rewrite the snapshots that tests compare with; look at the difference before you commit it
     Snapshots,
     /// Install something that only some tests use
@@ -67,6 +78,8 @@ fn main() -> ExitCode {
         Task::Tidy { edges: false } => tidy::run(),
         Task::Consumers => consumers::run(),
         Task::Bench(args) => bench::run(&args),
+        Task::Miri => miri::asked(),
+        Task::Stress { options } => stress::run(&options),
         Task::Snapshots => test::snapshots(),
         Task::Install { what } => install::run(what),
     };

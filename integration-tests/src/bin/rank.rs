@@ -1,7 +1,11 @@
 //! A rank that does what its arguments say: `rank ROLE [ARGUMENT]`, see [`act`].
 
 use gaggle::{Engine, EngineConfig, Group, Mean, Rank, core, transport};
-use gaggle_integration_tests::work::{self, Trouble, blame};
+use gaggle_integration_tests::{
+    memory::Memory,
+    shared::{self, How},
+    work::{self, Trouble, blame},
+};
 use std::{
     env, hint,
     io::Write,
@@ -48,7 +52,29 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
     }
     let job = gaggle::join()?;
     match *args {
-        ["collectives"] => say(&work::collectives(&job)?),
+        ["collectives", ref rest @ ..] => say(&work::collectives(&job, memory(rest)?)?),
+        ["mismatches", memory] => say(&shared::mismatches(&job, memory.parse()?)?),
+        ["orders", memory] => say(&shared::orders(&job, memory.parse()?)?),
+        ["results", memory] => say(&shared::results(&job, memory.parse()?)?),
+        ["room", memory, mib] => say(&shared::room(&job, memory.parse()?, mib.parse()?)?),
+        ["too-much", mib] => say(&shared::too_much(&job, mib.parse()?)?),
+        ["steps", memory, dir] => {
+            say(&shared::steps(&job, memory.parse()?, || {
+                if job.rank() == Rank(0) {
+                    say("halfway");
+                    await_file(&Path::new(dir).join("half"));
+                }
+            })?);
+        }
+        ["stragglers", memory, how, mib, rounds, dir] => {
+            let what = (memory.parse()?, named(how)?, mib.parse::<usize>()? << 20);
+            shared::stragglers(&job, what, rounds.parse()?, Path::new(dir), &say)?;
+        }
+        ["endless-on", memory, how, bytes] => {
+            let (how, bytes) = (named(how)?, bytes.parse()?);
+            let error = shared::endless(&job, memory.parse()?, how, bytes, || say("ready"))?;
+            return survive(&job, &error, Rank(1));
+        }
         ["payload"] => say(&work::payload(&job)?),
         ["mismatch", trial] => say(&work::mismatch(&job, trial)?),
         ["equal-ranks"] => say(&work::equal_ranks(&job)?),
@@ -92,6 +118,17 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where buffers lie; ordinary memory where nothing is said.
+fn memory(rest: &[&str]) -> Result<Memory, Trouble> {
+    Ok(rest
+        .first()
+        .map_or(Ok(Memory::Plain), |name| name.parse())?)
+}
+
+fn named(how: &str) -> Result<How, Trouble> {
+    How::named(how).ok_or_else(|| format!("{how:?} is neither reduce nor average").into())
+}
+
 /// One line, at once.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -126,7 +163,12 @@ fn endless(
             work::endless(group, algorithm.ok_or("no such algorithm")?, begun)
         }
     };
-    say(&blame(&error));
+    survive(group, &error, victim)
+}
+
+/// Says what has ended the work, and meets the survivors, all but `victim`.
+fn survive(group: &Group, error: &gaggle::Error, victim: Rank) -> Result<ExitCode, Trouble> {
+    say(&blame(error));
     say(&format!("text {error}"));
     let all = (0..group.size() as u32).map(Rank);
     let survivors: Vec<Rank> = all.filter(|rank| *rank != victim).collect();
