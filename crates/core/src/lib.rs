@@ -24,6 +24,7 @@ pub mod optim;
 pub mod raw;
 mod raw_buffer;
 mod raw_scope;
+mod raw_window;
 mod raw_words;
 pub mod reduce;
 pub mod store;
@@ -45,6 +46,7 @@ pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstabl
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
 pub use raw_buffer::{Block, Buffer};
 pub use raw_scope::{Scope, ScopedWork};
+pub use raw_window::{Stores, Window, WindowMut, copy_window};
 pub use raw_words::SharedWords;
 pub use reduce::{
     Band, Bor, Bxor, Combine, Max, Mean, Min, Prod, Properties, Reduce, Reduction, Sum,

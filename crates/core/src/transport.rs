@@ -3,7 +3,7 @@
 //! A transport moves the bytes of messages and knows nothing of what they mean.
 //! It keeps no memory of the engine's between calls, with one exception that is a promise of the engine's: a [`Loan`].
 
-use crate::{Block, Loan, MsgKey, OpId, Rank, SharedWords};
+use crate::{Block, Loan, MsgKey, OpId, Rank, SharedWords, WindowMut};
 use std::{ptr::NonNull, sync::Arc, time::Duration};
 
 /// A transfer's number, unique within one transport for its lifetime.
@@ -342,6 +342,8 @@ pub trait SharedMemory: Send + Sync {
     fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool;
     /// Copies bytes into a rank's heap. `false`, with nothing written, where that heap is not mapped or does not have them.
     fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool;
+    /// These bytes of a rank's heap, where they are: for kernels that read and write them there. `None` where that heap is not mapped or does not have them. What is written to them is seen by all who have them mapped.
+    fn window(&self, rank: Rank, place: u64, bytes: usize) -> Option<WindowMut<'_>>;
     /// Takes the pages of these bytes of this rank's own heap out of what is shared: same address, same content, out of reach for all others, for good. Called before memory is handed back whose operation has failed, so that no straggler writes to it. The pages are [alone](SharedMemory::is_alone) with these bytes, and nobody writes to them meanwhile but stragglers.
     ///
     /// What that needs is had when the block is made, so that it does not fail when it is needed.

@@ -21,16 +21,14 @@ use crate::{
 use gaggle_collectives::{Call, Request, Span};
 use gaggle_core::{
     Algorithm, Counts, Error, GroupInfo, OpId, OpKind, Owned, Rank, Reduce, Region, SharedMemory,
-    Weight, descriptor::stable_hash,
+    Stores, Weight, Window, WindowMut, copy_window, descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// Bytes of every member's contribution that are folded at a time: they stay in the cache until the result is written to the others.
+/// Bytes that are converted at a time.
 const TILE: usize = 16 << 10;
-/// All tiles together.
-const TILES: usize = 128 << 10;
 
 /// Where a rank's memory is, for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -338,41 +336,37 @@ impl State {
 type Followed = (Choice, Arc<Program>, Option<Span>, Option<Box<Members>>);
 
 impl Members {
-    /// Copies elements of the whole vector out of a member's contribution.
-    fn read(
+    /// Where elements of the whole vector are in a member's contribution.
+    fn contribution(
         &self,
         world: Rank,
         member: usize,
         at: u64,
-        to: &mut [u8],
+        bytes: usize,
         size: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<WindowMut<'_>, Error> {
         let r = &self.records[member];
         let place = at
             .checked_sub(r.first)
             .and_then(|n| n.checked_mul(size))
             .and_then(|n| n.checked_add(r.contribution));
-        match place {
-            Some(place) if self.shared.read(world, place, to) => Ok(()),
-            _ => Err(outside(world)),
-        }
+        let window = place.and_then(|place| self.shared.window(world, place, bytes));
+        window.ok_or_else(|| outside(world))
     }
 
-    /// Copies elements into a member's result.
-    fn write(
+    /// Where elements are in a member's result.
+    fn result(
         &self,
         world: Rank,
         member: usize,
         at: u64,
-        from: &[u8],
+        bytes: usize,
         size: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<WindowMut<'_>, Error> {
         let r = &self.records[member];
         let place = at.checked_mul(size).and_then(|n| n.checked_add(r.result));
-        match place {
-            Some(place) if self.shared.write(world, place, from) => Ok(()),
-            _ => Err(outside(world)),
-        }
+        let window = place.and_then(|place| self.shared.window(world, place, bytes));
+        window.ok_or_else(|| outside(world))
     }
 
     /// Looks whether somebody has given up; then nothing that was read counts.
@@ -390,7 +384,7 @@ fn outside(world: Rank) -> Error {
     ))
 }
 
-/// Room for the others' tiles.
+/// Room for a tile.
 fn with_tiles<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     thread_local! {
         static ROOM: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -424,7 +418,7 @@ impl OpState {
             }
         };
         if fits == Ok(true) && len > 0 {
-            if let Err(error) = self.fold_tiles(&members, at, len) {
+            if let Err(error) = self.fold_windows(&members, at, len) {
                 self.broken.get_or_insert(error);
             }
             members.look(&self.group);
@@ -433,56 +427,50 @@ impl OpState {
         fits.is_ok()
     }
 
-    fn fold_tiles(&mut self, members: &Members, at: u64, len: u64) -> Result<(), Error> {
+    fn fold_windows(&mut self, members: &Members, at: u64, len: u64) -> Result<(), Error> {
         let dtype = self.memory.shape().dtype;
-        let size = dtype.size();
+        let size = dtype.size() as u64;
         let (me, world) = (self.group.rank.idx(), members.records.len());
         let reduce = self.program.plan.reduce;
         let weight = |r: &Record| (reduce == Reduce::Mean).then(|| Weight::from_bits(r.weight));
         let how = self.how();
-        let tile = TILE.min(TILES / (world - 1)).max(1024) / size;
         let in_place = self.memory.shape().input.is_none();
-        with_tiles((world - 1) * tile * size, |room| {
-            let mut done = 0;
-            while done < len {
-                let n = (len - done).min(tile as u64);
-                let (lo, bytes) = (at + done, n as usize * size);
-                let others = (0..world).filter(|m| *m != me);
-                for (m, to) in others.clone().zip(room.chunks_mut(tile * size)) {
-                    // A contribution of weight 0 is not read.
-                    if weight(&members.records[m]) != Some(Weight::ZERO) {
-                        let peer = self.group.world_ranks[m];
-                        members.read(peer, m, lo, &mut to[..bytes], size as u64)?;
-                    }
-                }
-                let mut read = room.chunks(tile * size);
-                let (to, beside) = self.memory.split(Span::user(lo, n));
-                let mut terms = SmallVec::<[kernels::Term<'_>; 16]>::new();
-                for (m, record) in members.records.iter().enumerate() {
-                    let source = match (m == me, in_place) {
-                        (true, true) => kernels::Source::Dst,
-                        (true, false) => kernels::Source::Bytes {
-                            bytes: beside.get(Span::input(lo, n)).unwrap_or(&[]),
-                            dtype,
-                        },
-                        (false, _) => kernels::Source::Bytes {
-                            bytes: read.next().map_or(&[][..], |tile| &tile[..bytes]),
-                            dtype,
-                        },
-                    };
-                    terms.push(kernels::Term {
-                        source,
-                        weight: weight(record),
-                    });
-                }
-                kernels::fold_with(dtype, reduce, to, &terms, how);
-                for m in others {
-                    members.write(self.group.world_ranks[m], m, lo, to, size as u64)?;
-                }
-                done += n;
+        let stores = self.stores(world as u64);
+        let (to, beside) = self.memory.split(Span::user(at, len));
+        let to = WindowMut::from(to);
+        let mut outputs = SmallVec::<[WindowMut<'_>; 16]>::new();
+        let mut terms = SmallVec::<[kernels::Term<'_>; 16]>::new();
+        // This rank's own first: it is where the operand of this rank is, in place.
+        outputs.push(to);
+        for (m, record) in members.records.iter().enumerate() {
+            let peer = self.group.world_ranks[m];
+            let weight = weight(record);
+            let window = match (m == me, in_place) {
+                (true, true) => to.into(),
+                (true, false) => Window::from(beside.get(Span::input(at, len)).unwrap_or(&[])),
+                // It is not read, so that there need be none.
+                (false, _) if weight == Some(Weight::ZERO) => to.into(),
+                (false, _) => members.contribution(peer, m, at, to.len(), size)?.into(),
+            };
+            let source = kernels::Source::Window { window, dtype };
+            terms.push(kernels::Term { source, weight });
+            if m != me {
+                outputs.push(members.result(peer, m, at, to.len(), size)?);
             }
-            Ok(())
-        })
+        }
+        kernels::fold_windows(dtype, reduce, &outputs, &terms, how, stores);
+        Ok(())
+    }
+
+    /// How results are stored that lie elsewhere than what they come from, where all members read and write as much as this one.
+    fn stores(&self, world: u64) -> Stores {
+        let shape = self.memory.shape();
+        let elements = shape.io.saturating_add(shape.input.unwrap_or(0));
+        Stores::of(
+            elements
+                .saturating_mul(shape.dtype.size() as u64)
+                .saturating_mul(world),
+        )
     }
 
     /// A step that reads elements of one member's contribution into this rank's own memory.
@@ -517,7 +505,11 @@ impl OpState {
         let (size, to_type) = (dtype.size(), self.memory.type_of(dst.buf));
         let (peer, member) = (self.group.world_ranks[from.idx()], from.idx());
         if to_type == dtype {
-            return members.read(peer, member, at, self.memory.bytes_mut(dst), size as u64);
+            let stores = self.stores(members.records.len() as u64);
+            let to = WindowMut::from(self.memory.bytes_mut(dst));
+            let from = members.contribution(peer, member, at, to.len(), size as u64)?;
+            copy_window(to, from.into(), stores);
+            return Ok(());
         }
         // 16-bit elements are combined in a wider type.
         let tile = TILE / size;
@@ -526,7 +518,9 @@ impl OpState {
             while done < dst.len {
                 let n = (dst.len - done).min(tile as u64);
                 let room = &mut room[..n as usize * size];
-                members.read(peer, member, at + done, room, size as u64)?;
+                let (lo, bytes) = (at + done, room.len());
+                let from = members.contribution(peer, member, lo, bytes, size as u64)?;
+                Window::from(from).read(0, room);
                 let span = Span {
                     at: dst.at + done,
                     len: n,

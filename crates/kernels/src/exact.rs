@@ -5,19 +5,20 @@
 //! A mean is one long division of that number by the exact sum of the weights.
 
 use crate::{
-    fold::{Source, Term, weight_of},
+    fold::{Term, weight_of},
     num::Wide,
     raw_isa::{Kernel, run},
+    windows::{Out, Room, fetch},
 };
 use gaggle_core::{DType, Weight};
 
-/// `dst` = Σ wᵢxᵢ, or Σ xᵢ where no term has a weight, divided by `divisor` or else by `sum`, the Σw in fixed point.
+/// `n` elements of `out` = Σ wᵢxᵢ, or Σ xᵢ where no term has a weight, divided by `divisor` or else by `sum`, the Σw in fixed point.
 ///
 /// # Panics
 /// Where the divisor does not fit into 64 bits.
 pub(crate) fn fold(
     dtype: DType,
-    dst: &mut [u8],
+    (out, n): (Out<'_>, usize),
     terms: &[Term<'_>],
     divisor: Option<Weight>,
     sum: Option<u128>,
@@ -31,14 +32,12 @@ pub(crate) fn fold(
         },
         (None, None) => None,
     };
-    let wide = |t: &Term<'_>| match t.source {
-        Source::Dst => dtype == DType::F64,
-        Source::Bytes { dtype, .. } => dtype == DType::F64,
-    };
+    let wide = |t: &Term<'_>| t.source.dtype(dtype) == DType::F64;
     let fold = Fold {
         format: Format::of(dtype),
         dtype,
-        dst,
+        out,
+        n,
         terms,
         divisor,
     };
@@ -62,7 +61,8 @@ const TILE: usize = 64;
 struct Fold<'a> {
     format: Format,
     dtype: DType,
-    dst: &'a mut [u8],
+    out: Out<'a>,
+    n: usize,
     terms: &'a [Term<'a>],
     divisor: Option<u64>,
 }
@@ -88,8 +88,8 @@ impl Fold<'_> {
     /// With accumulators of `N` words; the unit of word number [`FRACTION`] is 2^`unit`.
     #[inline(always)]
     fn fold<const N: usize>(self, unit: i32) {
-        let size = self.dtype.size();
-        let n = self.dst.len() / size;
+        let (size, n, mut out) = (self.dtype.size(), self.n, self.out);
+        let mut room = Room::EMPTY;
         let mut values = [0f64; TILE];
         let mut sums = [Sum::<N>::EMPTY; TILE];
         for lo in (0..n).step_by(TILE) {
@@ -101,24 +101,30 @@ impl Fold<'_> {
                 if w == Weight::ZERO {
                     continue;
                 }
-                let (bytes, dtype) = match term.source {
-                    Source::Dst => (&*self.dst, self.dtype),
-                    Source::Bytes { bytes, dtype } => (bytes, dtype),
-                };
-                let part = &bytes[lo * dtype.size()..hi * dtype.size()];
+                let (part, dtype) = fetch(term.source, &out, self.dtype, lo..hi, &mut room);
                 f64::fold_in(values, part, dtype, |_, x| x);
                 let w = self.divisor.map_or(1, |_| w.bits());
                 for (sum, x) in sums.iter_mut().zip(&*values) {
                     sum.add(*x, w, unit);
                 }
             }
-            let out = self.dst[lo * size..hi * size].chunks_exact_mut(size);
-            for (out, sum) in out.zip(sums) {
+            let (lo, hi) = (lo * size, hi * size);
+            let result = match &mut out {
+                Out::Bytes(dst) => &mut dst[lo..hi],
+                Out::Windows { .. } => room.bytes(hi - lo),
+            };
+            for (to, sum) in result.chunks_exact_mut(size).zip(sums) {
                 let bits = sum.rounded(self.divisor, unit, self.format);
                 match size {
-                    2 => out.copy_from_slice(&(bits as u16).to_ne_bytes()),
-                    4 => out.copy_from_slice(&(bits as u32).to_ne_bytes()),
-                    _ => out.copy_from_slice(&bits.to_ne_bytes()),
+                    2 => to.copy_from_slice(&(bits as u16).to_ne_bytes()),
+                    4 => to.copy_from_slice(&(bits as u32).to_ne_bytes()),
+                    _ => to.copy_from_slice(&bits.to_ne_bytes()),
+                }
+            }
+            if let Out::Windows { outputs, stores } = &out {
+                let result = room.bytes(hi - lo);
+                for to in outputs.iter() {
+                    to.write(lo, result, *stores);
                 }
             }
         }

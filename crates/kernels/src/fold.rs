@@ -4,10 +4,12 @@ use crate::{
     by_dtype, elements, exact,
     num::{Num, Wide},
     raw_isa::{Kernel, run},
+    raw_lines,
     tiles::{self, TILE},
+    windows::{Out, Room, fetch},
 };
-use gaggle_core::{DType, Reduce, Weight};
-use std::marker::PhantomData;
+use gaggle_core::{DType, Reduce, Stores, Weight, Window, WindowMut};
+use std::{marker::PhantomData, ops::Range};
 
 /// Where an operand's elements are.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,29 @@ pub enum Source<'a> {
         /// Their type.
         dtype: DType,
     },
+    /// Elsewhere likewise, in memory that others may write meanwhile.
+    Window {
+        /// The elements.
+        window: Window<'a>,
+        /// Their type.
+        dtype: DType,
+    },
+}
+
+impl Source<'_> {
+    /// Its length in bytes and its type; `None` for the destination.
+    pub(crate) fn extent(&self) -> Option<(usize, DType)> {
+        match *self {
+            Source::Dst => None,
+            Source::Bytes { bytes, dtype } => Some((bytes.len(), dtype)),
+            Source::Window { window, dtype } => Some((window.len(), dtype)),
+        }
+    }
+
+    /// The type of its elements, in a fold into `dst`.
+    pub(crate) fn dtype(&self, dst: DType) -> DType {
+        self.extent().map_or(dst, |(_, dtype)| dtype)
+    }
 }
 
 /// One operand of a [`fold`].
@@ -61,11 +86,42 @@ pub fn fold(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>]) {
 /// As `fold`; where [`How::exact`] is asked of anything but a sum or mean of floats; where a divisor is given with another reduction than MEAN, or is 0; and where an exact mean's Σw is 2³² or more.
 pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], how: How) {
     let n = elements("fold", dtype, dst.len());
-    for term in terms {
-        if let Source::Bytes { bytes, dtype } = term.source {
-            let m = elements("fold", dtype, bytes.len());
-            assert!(m == n, "fold: a term of {m} elements for {n}");
-        }
+    fold_into(dtype, reduce, Out::Bytes(dst), n, terms, how);
+}
+
+/// As [`fold_with`], into all outputs, which are places of memory that others may read and write meanwhile; [`Source::Dst`] is the first of them.
+///
+/// An output may lie exactly where an operand does; one that overlaps it otherwise, or another output, gets old and new elements mixed.
+/// Every element of every operand is read once, and every element of every output written once.
+/// Where there is no output, nothing happens.
+///
+/// # Panics
+/// As `fold_with`; and if the outputs differ in length.
+pub fn fold_windows(
+    dtype: DType,
+    reduce: Reduce,
+    outputs: &[WindowMut<'_>],
+    terms: &[Term<'_>],
+    how: How,
+    stores: Stores,
+) {
+    let Some(first) = outputs.first() else {
+        return;
+    };
+    let n = elements("fold", dtype, first.len());
+    let unequal = outputs.iter().find(|o| o.len() != first.len());
+    if let Some(other) = unequal {
+        panic!("fold: outputs of {} and {} bytes", first.len(), other.len());
+    }
+    let out = Out::Windows { outputs, stores };
+    fold_into(dtype, reduce, out, n, terms, how);
+}
+
+/// `n` elements.
+fn fold_into(dtype: DType, reduce: Reduce, out: Out<'_>, n: usize, terms: &[Term<'_>], how: How) {
+    for (bytes, dtype) in terms.iter().filter_map(|t| t.source.extent()) {
+        let m = elements("fold", dtype, bytes);
+        assert!(m == n, "fold: a term of {m} elements for {n}");
     }
     let weights = Weights::of(terms);
     if weights.is_some() || how.divisor.is_some() {
@@ -78,7 +134,7 @@ pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>
         how.divisor != Some(Weight::ZERO),
         "fold: a mean divided by 0"
     );
-    if terms.is_empty() || weights.as_ref().is_some_and(|w| w.n_read == 0) {
+    if n == 0 || terms.is_empty() || weights.as_ref().is_some_and(|w| w.n_read == 0) {
         return;
     }
     if how.exact {
@@ -87,10 +143,38 @@ pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>
             "fold: exact {reduce} of {dtype}"
         );
         let sum = weights.map(|w| w.sum);
-        exact::fold(dtype, dst, terms, how.divisor, sum);
+        exact::fold(dtype, (out, n), terms, how.divisor, sum);
         return;
     }
-    by_dtype!(dtype, T => run(Fold { reduce, dst, terms, weights, divisor: how.divisor, elements: PhantomData::<T> }));
+    // One term alone is its own mean, whatever its weight.
+    let alone = how.divisor.is_none() && weights.as_ref().is_none_or(|w| w.n_read == 1);
+    // Dividing by exactly 1 changes nothing.
+    let divisor = match (&weights, how.divisor) {
+        (_, Some(by)) => (by != Weight::ONE).then(|| by.to_f64()),
+        (Some(w), None) if !alone && w.sum != u128::from(Weight::ONE.bits()) => Some(w.to_f64()),
+        _ => None,
+    };
+    let what = What {
+        dtype,
+        reduce,
+        divisor,
+        alone,
+    };
+    let done = match &out {
+        Out::Bytes(_) => 0..0,
+        Out::Windows { outputs, stores } => raw_lines::fold(&what, outputs, terms, *stores),
+    };
+    by_dtype!(dtype, T => run(Fold { what, out, n, done, terms, elements: PhantomData::<T> }));
+}
+
+/// What a fold is, besides its places.
+pub(crate) struct What {
+    pub(crate) dtype: DType,
+    pub(crate) reduce: Reduce,
+    /// What the sum is divided by.
+    pub(crate) divisor: Option<f64>,
+    /// The weights of the terms do not count.
+    pub(crate) alone: bool,
 }
 
 /// What the weights of all terms come to.
@@ -123,56 +207,50 @@ pub(crate) fn weight_of(term: &Term<'_>) -> Weight {
 }
 
 struct Fold<'a, T> {
-    reduce: Reduce,
-    dst: &'a mut [u8],
+    what: What,
+    out: Out<'a>,
+    n: usize,
+    /// Elements that are there already.
+    done: Range<usize>,
     terms: &'a [Term<'a>],
-    weights: Option<Weights>,
-    divisor: Option<Weight>,
     elements: PhantomData<T>,
-}
-
-impl<T: Num> Fold<'_, T> {
-    /// What the sum is divided by; dividing by exactly 1 changes nothing.
-    #[inline(always)]
-    fn divides_by(&self, alone: bool) -> Option<T::Wide> {
-        let by = match (&self.weights, self.divisor) {
-            (_, Some(by)) => (by != Weight::ONE).then(|| by.to_f64()),
-            (Some(w), None) if !alone && w.sum != u128::from(Weight::ONE.bits()) => {
-                Some(w.to_f64())
-            }
-            _ => None,
-        };
-        by.map(T::Wide::factor)
-    }
 }
 
 impl<T: Num> Kernel for Fold<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let mut room = [<T::Wide as Num>::ZERO; TILE];
+        let mut sums = [<T::Wide as Num>::ZERO; TILE];
+        let mut room = Room::EMPTY;
         let size = size_of::<T>();
-        // One term alone is its own mean, whatever its weight.
-        let alone = self.divisor.is_none() && self.weights.as_ref().is_none_or(|w| w.n_read == 1);
-        let divisor = self.divides_by(alone);
-        let dst = self.dst;
-        let n = dst.len() / size;
-        for lo in (0..n).step_by(TILE) {
-            let hi = (lo + TILE).min(n);
-            let acc = &mut room[..hi - lo];
+        let What { alone, reduce, .. } = self.what;
+        let divisor = self.what.divisor.map(T::Wide::factor);
+        let mut out = self.out;
+        let mut lo = 0;
+        loop {
+            if lo == self.done.start {
+                lo = self.done.end;
+            }
+            // What lies before the elements that are there ends where they begin.
+            let end = if lo < self.done.start {
+                self.done.start
+            } else {
+                self.n
+            };
+            let hi = (lo + TILE).min(end);
+            if lo == hi {
+                return;
+            }
+            let acc = &mut sums[..hi - lo];
             let mut first = true;
             for term in self.terms {
                 let w = weight_of(term);
                 if w == Weight::ZERO {
                     continue;
                 }
-                let (bytes, dtype) = match term.source {
-                    Source::Dst => (&*dst, T::DTYPE),
-                    Source::Bytes { bytes, dtype } => (bytes, dtype),
-                };
-                let part = &bytes[lo * dtype.size()..hi * dtype.size()];
+                let (part, dtype) = fetch(term.source, &out, T::DTYPE, lo..hi, &mut room);
                 let factor = (!alone && w != Weight::ONE).then(|| T::Wide::factor(w.to_f64()));
                 let step = Step {
-                    reduce: self.reduce,
+                    reduce,
                     first,
                     factor,
                 };
@@ -184,7 +262,18 @@ impl<T: Num> Kernel for Fold<'_, T> {
                     *a = a.div(d);
                 }
             }
-            store::<T>(&mut dst[lo * size..hi * size], acc);
+            let (at, end) = (lo * size, hi * size);
+            match &mut out {
+                Out::Bytes(dst) => store::<T>(&mut dst[at..end], acc),
+                Out::Windows { outputs, stores } => {
+                    let result = room.bytes(end - at);
+                    store::<T>(result, acc);
+                    for to in outputs.iter() {
+                        to.write(at, result, *stores);
+                    }
+                }
+            }
+            lo = hi;
         }
     }
 }

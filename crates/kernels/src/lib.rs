@@ -1,6 +1,6 @@
 //! Arithmetic on raw bytes: reductions, folds, weights, conversions, wire codecs and neighbour averages.
 //!
-//! Everything works on plain `&[u8]` that may be unaligned, with the element type given as a [`DType`]; nothing allocates, and nothing here knows of ranks, time or the network.
+//! Everything works on plain `&[u8]` that may be unaligned, or on [`Window`](gaggle_core::Window)s of memory that others may write meanwhile, with the element type given as a [`DType`]; nothing allocates, and nothing here knows of ranks, time or the network.
 //! What the results are, whatever the alignment and the length:
 //! - integers wrap;
 //! - f32 is folded and weighted in f64, 16-bit floats in f32, f64 in f64, and the result is rounded once to nearest even;
@@ -35,15 +35,21 @@ mod num;
 mod raw_isa;
 #[allow(
     unsafe_code,
+    reason = "reads and writes memory that others write meanwhile, by assembly"
+)]
+mod raw_lines;
+#[allow(
+    unsafe_code,
     reason = "reads and writes the floating-point control register"
 )]
 mod raw_mode;
 mod tiles;
+mod windows;
 
 pub use codec::{Decoding, compensate, convert, decode, decode_at, encode, encode_at, recode};
 pub use combine::{combine, combine_weighted, divide, scale, weigh};
-pub use fold::{How, Source, Term, fold, fold_with};
-pub use mix::{MixTerm, mix};
+pub use fold::{How, Source, Term, fold, fold_windows, fold_with};
+pub use mix::{MixTerm, MixWindow, mix, mix_windows};
 pub use raw_isa::Isa;
 
 use gaggle_core::DType;

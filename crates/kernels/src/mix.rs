@@ -2,13 +2,14 @@
 
 use crate::{
     by_float, codec, elements,
-    fold::store,
+    fold::{Source, store},
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     tiles::TILE,
+    windows::Room,
 };
 use gaggle_core::{
-    Codec, DType, Form,
+    Codec, DType, Form, Stores, Window, WindowMut,
     raw::{bytes_of, bytes_of_mut},
 };
 use std::marker::PhantomData;
@@ -21,6 +22,17 @@ pub struct MixTerm<'a> {
     /// Their type: that of the own value, or another float type.
     pub dtype: DType,
     /// The receiver's weight; a term of weight 0 is never read.
+    pub weight: f64,
+}
+
+/// A neighbour's value in a [`mix_windows`].
+#[derive(Clone, Copy, Debug)]
+pub struct MixWindow<'a> {
+    /// The elements, where others may write meanwhile.
+    pub window: Window<'a>,
+    /// Their type, as in a [`MixTerm`].
+    pub dtype: DType,
+    /// The receiver's weight, as in a `MixTerm`.
     pub weight: f64,
 }
 
@@ -41,35 +53,142 @@ pub fn mix(
     codec: Codec,
 ) {
     let n = elements("mix", dtype, own.len());
-    for term in terms {
-        let m = elements("mix", term.dtype, term.bytes.len());
-        assert!(m == n, "mix: a term of {m} elements for {n}");
+    mix_into(dtype, Own::Bytes(own), n, keep, &terms, (form, codec));
+}
+
+/// As [`mix`], of memory that others may read and write meanwhile: the average of `own` and the terms goes to `to`, which may lie exactly where `own` or a term does.
+///
+/// # Panics
+/// As `mix`.
+pub fn mix_windows(
+    dtype: DType,
+    to: WindowMut<'_>,
+    own: (Window<'_>, f64),
+    terms: &[MixWindow<'_>],
+    (form, codec): (Form, Codec),
+    stores: Stores,
+) {
+    let (own, keep) = own;
+    let n = elements("mix", dtype, to.len());
+    let m = elements("mix", dtype, own.len());
+    assert!(m == n, "mix: an own value of {m} elements for {n}");
+    let own = Own::Windows { own, to, stores };
+    mix_into(dtype, own, n, keep, &terms, (form, codec));
+}
+
+fn mix_into(
+    dtype: DType,
+    own: Own<'_>,
+    n: usize,
+    keep: f64,
+    terms: &dyn Terms,
+    (form, codec): (Form, Codec),
+) {
+    for i in 0..terms.len() {
+        if let Some((bytes, dtype)) = terms.at(i).0.extent() {
+            let m = elements("mix", dtype, bytes);
+            assert!(m == n, "mix: a term of {m} elements for {n}");
+        }
     }
     assert!(
         codec.applies_to(dtype),
         "codec {codec} does not apply to {dtype}"
     );
     by_float!("mix", dtype, T => match form {
-        Form::Delta => run(Delta { own, terms, codec, elements: PhantomData::<T> }),
-        Form::Sum => run(Sum { own, keep, terms, elements: PhantomData::<T> }),
+        Form::Delta => run(Delta { own, n, terms, codec, elements: PhantomData::<T> }),
+        Form::Sum => run(Sum { own, n, keep, terms, elements: PhantomData::<T> }),
     });
 }
 
+/// The own value, and where the average goes.
+enum Own<'a> {
+    /// The same place.
+    Bytes(&'a mut [u8]),
+    /// Places that others may read and write meanwhile.
+    Windows {
+        own: Window<'a>,
+        to: WindowMut<'a>,
+        stores: Stores,
+    },
+}
+
+impl Own<'_> {
+    /// Some of its bytes, to be replaced by the average.
+    #[inline(always)]
+    fn tile<'b>(&'b mut self, lo: usize, hi: usize, room: &'b mut Room) -> &'b mut [u8] {
+        match self {
+            Own::Bytes(own) => &mut own[lo..hi],
+            Own::Windows { own, .. } => {
+                let tile = room.bytes(hi - lo);
+                own.read(lo, tile);
+                tile
+            }
+        }
+    }
+
+    /// Those bytes have been replaced.
+    #[inline(always)]
+    fn put(&mut self, lo: usize, hi: usize, room: &mut Room) {
+        if let Own::Windows { to, stores, .. } = self {
+            to.write(lo, room.bytes(hi - lo), *stores);
+        }
+    }
+}
+
+/// Terms of either sort: known to the kernels by this alone, so that there is one copy of each.
+trait Terms {
+    fn len(&self) -> usize;
+    /// Where a term's elements are, and its weight.
+    fn at(&self, i: usize) -> (Source<'_>, f64);
+}
+
+impl Terms for &[MixTerm<'_>] {
+    fn len(&self) -> usize {
+        <[_]>::len(self)
+    }
+    fn at(&self, i: usize) -> (Source<'_>, f64) {
+        let MixTerm {
+            bytes,
+            dtype,
+            weight,
+        } = self[i];
+        (Source::Bytes { bytes, dtype }, weight)
+    }
+}
+
+impl Terms for &[MixWindow<'_>] {
+    fn len(&self) -> usize {
+        <[_]>::len(self)
+    }
+    fn at(&self, i: usize) -> (Source<'_>, f64) {
+        let MixWindow {
+            window,
+            dtype,
+            weight,
+        } = self[i];
+        (Source::Window { window, dtype }, weight)
+    }
+}
+
 struct Delta<'a, T> {
-    own: &'a mut [u8],
-    terms: &'a [MixTerm<'a>],
+    own: Own<'a>,
+    n: usize,
+    terms: &'a dyn Terms,
     codec: Codec,
     elements: PhantomData<T>,
 }
 
 impl<T: Num> Kernel for Delta<'_, T> {
     #[inline(always)]
-    fn run(self) {
+    fn run(mut self) {
         let mut acc = [<T::Wide as Num>::ZERO; TILE];
         let mut sent = acc;
         let mut step = acc;
-        for (lo, own) in tiles(T::DTYPE, self.own) {
-            let n = own.len() / size_of::<T>();
+        let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
+        let size = size_of::<T>();
+        for lo in (0..self.n).step_by(TILE) {
+            let n = TILE.min(self.n - lo);
+            let own = self.own.tile(lo * size, (lo + n) * size, &mut room);
             let (acc, sent, step) = (&mut acc[..n], &mut sent[..n], &mut step[..n]);
             T::Wide::fold_in(acc, own, T::DTYPE, |_, x| x);
             if self.codec == Codec::None {
@@ -82,9 +201,14 @@ impl<T: Num> Kernel for Delta<'_, T> {
                 codec::recode_tile(self.codec, coded);
                 T::Wide::fold_in(sent, bytes_of(coded), T::DTYPE, |_, x| x);
             }
-            for term in self.terms.iter().filter(|t| t.weight != 0.0) {
-                let w = T::Wide::factor(term.weight);
-                T::Wide::fold_in(step, part(term, lo, n), term.dtype, |_, x| x);
+            for i in 0..self.terms.len() {
+                let (source, weight) = self.terms.at(i);
+                if weight == 0.0 {
+                    continue;
+                }
+                let w = T::Wide::factor(weight);
+                let (bytes, dtype) = source.tile(lo..lo + n, &mut other);
+                T::Wide::fold_in(step, bytes, dtype, |_, x| x);
                 for ((a, s), x) in acc.iter_mut().zip(&*sent).zip(&*step) {
                     let moved = a.add(w.mul(x.sub(*s)));
                     // Not only for speed: −0 + w·0 would lose its sign, and ∞ − ∞ is no number.
@@ -92,33 +216,41 @@ impl<T: Num> Kernel for Delta<'_, T> {
                 }
             }
             store::<T>(own, acc);
+            self.own.put(lo * size, (lo + n) * size, &mut room);
         }
     }
 }
 
 struct Sum<'a, T> {
-    own: &'a mut [u8],
+    own: Own<'a>,
+    n: usize,
     keep: f64,
-    terms: &'a [MixTerm<'a>],
+    terms: &'a dyn Terms,
     elements: PhantomData<T>,
 }
 
 impl<T: Num> Kernel for Sum<'_, T> {
     #[inline(always)]
-    fn run(self) {
+    fn run(mut self) {
         let mut acc = [<T::Wide as Num>::ZERO; TILE];
-        for (lo, own) in tiles(T::DTYPE, self.own) {
-            let n = own.len() / size_of::<T>();
+        let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
+        let size = size_of::<T>();
+        for lo in (0..self.n).step_by(TILE) {
+            let n = TILE.min(self.n - lo);
+            let own = self.own.tile(lo * size, (lo + n) * size, &mut room);
             let acc = &mut acc[..n];
             let mut first = true;
             for i in 0..=self.terms.len() {
-                let (bytes, dtype, weight) = match i.checked_sub(1).map(|i| &self.terms[i]) {
-                    None => (&*own, T::DTYPE, self.keep),
-                    Some(term) => (part(term, lo, n), term.dtype, term.weight),
-                };
+                let term = i.checked_sub(1).map(|i| self.terms.at(i));
+                let weight = term.map_or(self.keep, |(_, weight)| weight);
+                // What has weight 0 is not read.
                 if weight == 0.0 {
                     continue;
                 }
+                let (bytes, dtype) = match term {
+                    None => (&*own, T::DTYPE),
+                    Some((source, _)) => source.tile(lo..lo + n, &mut other),
+                };
                 let w = T::Wide::factor(weight);
                 match (first, weight == 1.0) {
                     (true, true) => T::Wide::fold_in(acc, bytes, dtype, |_, x| x),
@@ -132,19 +264,7 @@ impl<T: Num> Kernel for Sum<'_, T> {
                 acc.fill(<T::Wide as Num>::ZERO);
             }
             store::<T>(own, acc);
+            self.own.put(lo * size, (lo + n) * size, &mut room);
         }
     }
-}
-
-/// Each tile of `own`, with the number of its first element.
-#[inline(always)]
-fn tiles(dtype: DType, own: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
-    let parts = own.chunks_mut(TILE * dtype.size()).enumerate();
-    parts.map(|(i, part)| (i * TILE, part))
-}
-
-/// Elements `lo..lo+n` of a term.
-#[inline(always)]
-fn part<'a>(term: &MixTerm<'a>, lo: usize, n: usize) -> &'a [u8] {
-    &term.bytes[lo * term.dtype.size()..(lo + n) * term.dtype.size()]
 }

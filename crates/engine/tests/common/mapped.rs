@@ -3,7 +3,7 @@
 use super::Seat;
 use gaggle_core::{
     Announced, Armed, Block, LinkStats, OpId, Rank, SharedMemory, SharedWords, Sink, Transfer,
-    Transport, TransportError, Wake, XferId,
+    Transport, TransportError, Wake, WindowMut, XferId,
 };
 use gaggle_engine::EngineConfig;
 use gaggle_transport::{
@@ -158,6 +158,12 @@ impl SharedMemory for Gated {
     }
     fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool {
         self.0.write(rank, place, bytes)
+    }
+    fn window(&self, rank: Rank, place: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        if let Some(gate) = &self.1 {
+            gate.pass();
+        }
+        self.0.window(rank, place, bytes)
     }
     fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String> {
         self.0.sever(at, bytes)

@@ -9,7 +9,7 @@ use gaggle_kernels::{
 use std::sync::{Mutex, PoisonError};
 
 /// What is forced holds for the whole process, and tests may be threads of one.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Every remainder of a vector's length in bytes, and around a tile.
 fn lengths() -> impl Iterator<Item = usize> {

@@ -4,6 +4,7 @@
 mod coding;
 mod exact;
 mod instructions;
+mod windows;
 
 use gaggle_core::{
     Codec, DType, Form, Reduce, Weight,

@@ -15,7 +15,7 @@ use self::{
     raw_reserve::{Reserve, Spare},
     table::Table,
 };
-use gaggle_core::{Announced, Block, Rank, SharedMemory, SharedWords};
+use gaggle_core::{Announced, Block, Rank, SharedMemory, SharedWords, WindowMut};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -252,6 +252,13 @@ impl SharedMemory for MappedHeaps {
     fn write(&self, rank: Rank, place: u64, bytes: &[u8]) -> bool {
         // What others know of this rank's state is nothing to write on.
         place >= HEADER && self.map(rank).is_some_and(|map| map.write(place, bytes))
+    }
+
+    fn window(&self, rank: Rank, place: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        // As in `write`.
+        self.map(rank)
+            .filter(|_| place >= HEADER)
+            .and_then(|map| map.window(place, bytes))
     }
 
     fn sever(&self, at: NonNull<u8>, bytes: usize) -> Result<(), String> {

@@ -1,13 +1,13 @@
 //! Mapped memory: a heap of this process's, and those of others.
 //!
 //! # Safety
-//! The pages of a heap are written by other processes, so nothing here makes a reference to their bytes while an operation may be under way: they are copied by one machine instruction, which the compiler knows nothing of but that it may change memory (as for a system call), or word by word with relaxed atomics. A racing write gives torn bytes at worst, never undefined values.
+//! The pages of a heap are written by other processes, so nothing here makes a reference to their bytes while an operation may be under way: they are reached through a [`WindowMut`], where a racing write gives torn bytes at worst.
 //! The one exception is [`HeapBlock`], whose owner sees a slice while no operation has it; the protocol (and, after a failure, [`Reserve::replace`](super::raw_reserve::Reserve::replace)) keeps the others away then.
 //! A mapping lives as long as its [`Map`]; its file cannot shrink, because the seal is checked before it is mapped.
 
 use super::{SharedHeap, marks::Marks};
 use crate::sync::{self, Shared};
-use gaggle_core::{Block, SharedWords};
+use gaggle_core::{Block, SharedWords, Stores, Window, WindowMut, copy_window};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
@@ -121,24 +121,29 @@ impl Map {
         inside.then(|| unsafe { self.base.as_ptr().add(at) })
     }
 
+    /// These bytes of it; `None` where it does not have them.
+    pub(super) fn window(&self, place: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        let start = NonNull::new(self.reach(place, bytes)?)?;
+        // SAFETY: mapped for reading and writing, as just checked, for as long as `self` is borrowed; references to the bytes of a heap are made by the owner of a block alone, which keeps them out of operations.
+        Some(unsafe { WindowMut::new(start, bytes) })
+    }
+
     /// Copies out; `false` where it does not have these bytes.
     pub(super) fn read(&self, place: u64, out: &mut [u8]) -> bool {
-        let Some(src) = self.reach(place, out.len()) else {
-            return false;
-        };
-        // SAFETY: `out.len()` mapped bytes, as just checked, and a slice; what races with it is left to `copy`.
-        unsafe { copy(out.as_mut_ptr(), src, out.len()) };
-        true
+        let from = self.window(place, out.len());
+        from.is_some_and(|from| {
+            copy_window(WindowMut::from(out), from.into(), Stores::Cached);
+            true
+        })
     }
 
     /// Copies in; `false` where it does not have these bytes.
     pub(super) fn write(&self, place: u64, bytes: &[u8]) -> bool {
-        let Some(dst) = self.reach(place, bytes.len()) else {
-            return false;
-        };
-        // SAFETY: as in `read`, the other way round.
-        unsafe { copy(dst, bytes.as_ptr(), bytes.len()) };
-        true
+        let to = self.window(place, bytes.len());
+        to.is_some_and(|to| {
+            copy_window(to, Window::from(bytes), Stores::Cached);
+            true
+        })
     }
 
     /// Words of it, which keep it mapped; `None` where it does not have them, or they are not aligned.
@@ -253,51 +258,5 @@ unsafe impl Block for HeapBlock {
 impl Drop for HeapBlock {
     fn drop(&mut self) {
         self.heap.take_back(self.at);
-    }
-}
-
-/// Copies `n` bytes between memory of which one side may be written, or read, by another process meanwhile.
-///
-/// # Safety
-/// Both ranges are mapped, and do not overlap.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's promise; the direction flag is clear on entry to every block of assembly, and the instruction changes no flags. To the compiler this is code that may read and write any memory it has been shown, like a system call; so a racing write of another process cannot be reasoned away.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") n => _,
-            inout("rdi") dst => _,
-            inout("rsi") src => _,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-/// As above, word by word.
-///
-/// # Safety
-/// As above.
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
-    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-    let together = (dst.addr() ^ src.addr()).is_multiple_of(8);
-    let head = (src.addr().next_multiple_of(8) - src.addr()).min(n);
-    let words = if together { (n - head) / 8 } else { 0 };
-    // SAFETY: the caller's promise; words are aligned on both sides, as just checked; every access is atomic.
-    unsafe {
-        let byte = |i: usize| {
-            let b = AtomicU8::from_ptr(src.cast_mut().add(i)).load(Relaxed);
-            AtomicU8::from_ptr(dst.add(i)).store(b, Relaxed);
-        };
-        (0..if together { head } else { n }).for_each(byte);
-        if together {
-            for i in 0..words {
-                let at = head + 8 * i;
-                let w = AtomicU64::from_ptr(src.cast_mut().add(at).cast()).load(Relaxed);
-                AtomicU64::from_ptr(dst.add(at).cast()).store(w, Relaxed);
-            }
-            (head + 8 * words..n).for_each(byte);
-        }
     }
 }

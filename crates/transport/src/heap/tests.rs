@@ -41,6 +41,32 @@ fn peers_read_and_write_what_lies_at_a_place_and_nothing_beyond() {
 }
 
 #[test]
+fn a_window_is_the_bytes_at_a_place_and_none_where_there_are_none() {
+    use gaggle_core::{Stores, Window, copy_window};
+    let heaps = heaps(2, 1 << 20).unwrap();
+    let mut b = buffer(&heaps[1], 5000);
+    b[17..4020].fill(7);
+    let place = heaps[1].place(at(&b, 0), 5000).unwrap();
+    let there = heaps[0].window(Rank(1), place + 16, 4005).unwrap();
+    let mut out = vec![1; 4005];
+    copy_window(
+        WindowMut::from(&mut out[..]),
+        there.into(),
+        Stores::Streamed,
+    );
+    assert_eq!((out[0], out[1], out[4003], out[4004]), (0, 7, 7, 0));
+    out.fill(9);
+    copy_window(there, Window::from(&out[..]), Stores::Streamed);
+    assert_eq!((b[15], b[16], b[4020], b[4021]), (0, 9, 9, 0));
+    let end = heaps[1].own().map.len();
+    for wrong in [end - 3, end, u64::MAX - 3, 0, HEADER - 1] {
+        assert!(heaps[0].window(Rank(1), wrong, 4).is_none(), "{wrong}");
+    }
+    assert!(heaps[0].window(Rank(5), place, 4).is_none(), "nobody's");
+    assert!(heaps[0].window(Rank(1), place, usize::MAX).is_none());
+}
+
+#[test]
 fn a_word_is_stored_by_its_owner_and_loaded_by_all() {
     let heaps = heaps(2, 1 << 20).unwrap();
     let b = buffer(&heaps[1], 4096);
