@@ -363,6 +363,11 @@ pub trait SharedMemory: Send + Sync {
     fn store(&self, place: u64, value: u64) -> bool;
     /// Room of this many bytes in this rank's own heap, all 0; `None` where there is none left.
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>>;
+    /// The place of room of this many bytes in this rank's own heap, all 0, that is never given back: what peers may still look at when this rank has left. `None` where there is none left.
+    fn reserve(&self, bytes: usize) -> Option<u64> {
+        let _ = bytes;
+        None
+    }
     /// `n` words of a rank's heap, as long as they are kept: for what is looked at again and again. `None` where that heap is not mapped or does not have them.
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
         let _ = (rank, place, n);

@@ -6,6 +6,7 @@ use crate::{
     discover::{Then, counts_memory},
     drive::Shared,
     fused,
+    local::{Decision, Made, here},
     op::{OpStart, group_rank},
     persistent::persistent,
     program::Program,
@@ -31,6 +32,8 @@ pub(crate) struct EngineComm {
     pub(crate) info: Arc<GroupInfo>,
     /// The members' hosts, where they are known.
     hosts: Option<Arc<[u32]>>,
+    /// Calls that need not be decided anew.
+    known: here::Known,
 }
 
 impl EngineComm {
@@ -45,15 +48,56 @@ impl EngineComm {
             shared,
             info,
             hosts,
+            known: here::Known::default(),
         }
     }
 
     /// Puts an operation into flight; its outcome comes through the completion, mistakes included.
     fn launch(&self, op: &Op, memory: OpMemory, completion: &Arc<Completion>) {
         match self.prepare(op, &memory.shape()) {
-            Ok((choice, program)) => self.submit(op, choice, program, memory, completion),
+            Ok((choice, program)) => {
+                let shape = memory.shape();
+                let decision = {
+                    let mut state = self.shared.state.lock();
+                    let (group, hosts) = (&self.info, self.hosts.as_ref());
+                    state.decide(op, group, hosts, (&choice, &program), &shape)
+                };
+                match decision {
+                    Some(decision) => self.submit_local(op, &decision, memory, completion),
+                    None => self.submit(op, choice, program, memory, completion),
+                }
+            }
             Err(error) => refuse(memory, error, completion),
         }
+    }
+
+    /// Puts an operation into flight that goes by boards.
+    fn submit_local(
+        &self,
+        op: &Op,
+        decision: &Arc<Decision>,
+        memory: OpMemory,
+        completion: &Arc<Completion>,
+    ) {
+        let shared = &*self.shared;
+        let mut state = shared.state.lock();
+        let now = shared.clock.now();
+        state.set_now(now);
+        let made = Made {
+            serial: state.next_serial(),
+            memory,
+            now,
+            timeout: op.timeout.unwrap_or(state.config.timeout),
+            warn_after: state.config.warn_after,
+            completion: Arc::clone(completion),
+        };
+        let (seq, start) = decision.begin(op, made);
+        shared.guarded(&mut state, |state| {
+            state.start_local(start, decision.local(op, seq, false));
+            self.known.learn(state, op, decision);
+            state.settle(&shared.links, &*shared.control)
+        });
+        shared.let_go(state);
     }
 
     pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
@@ -315,11 +359,23 @@ impl Communicator for EngineComm {
     }
 
     fn run(&self, op: &Op, io: Borrowed<'_>) -> Result<Done, Error> {
-        let completion = Completion::new();
-        // SAFETY: this call returns only when the completion is set, and the engine sets it after it has let go of the memory; a panic on the way cannot skip that, see `Stay`.
-        let memory = unsafe { OpMemory::borrowed(io) }?;
+        // SAFETY: where the engine gets the memory, this call returns only when the completion is set, and the engine sets it after it has let go of the memory; a panic on the way cannot skip that, see `Stay`. What is carried out here has no memory that others can reach when it returns or unwinds, see `here`.
+        let mut memory = Some(unsafe { OpMemory::borrowed(io) }?);
+        let begun = match self.known.run(self, op, &mut memory) {
+            here::Here::Done(done) => return Ok(done),
+            here::Here::Begun(begun) => Some(begun),
+            here::Here::Not => None,
+        };
+        let completion = match &begun {
+            Some(begun) => begun.completion(),
+            None => Completion::new(),
+        };
         let stay = Stay(&completion, &self.shared);
-        self.launch(op, memory, &completion);
+        match (begun, memory) {
+            (Some(begun), _) => begun.register(self, op, &completion),
+            (None, Some(memory)) => self.launch(op, memory, &completion),
+            (None, None) => return Err(Error::internal("a call's memory got lost")),
+        }
         self.shared.help_until(&|| completion.is_done());
         drop(stay);
         completion

@@ -7,13 +7,13 @@ use crate::{
     op::{OpStart, OpState},
     protocol::{Blame, Word},
     raw_memory::OpMemory,
-    select::{Choice, choose},
+    select::{Choice, choose, choose_plain},
     state::{After, Later, State, control_word},
     sync::Arc,
 };
 use gaggle_collectives::Span;
 use gaggle_core::{
-    Class, Counts, Error, Kind, Op, OpId, Owned, Rank, Region, descriptor::stable_hash,
+    Algorithm, Class, Counts, Error, Kind, Op, OpId, Owned, Rank, Region, descriptor::stable_hash,
 };
 
 /// What follows once the counts are known.
@@ -145,7 +145,12 @@ impl State {
             let what = format!("no memory for the {total} {} that come", shape.dtype);
             Error::invalid(name, what)
         })?;
-        let choice = choose(&op, &first.group, then.hosts.as_ref(), &shape, &self.config)?;
+        let hosts = then.hosts.as_ref();
+        let mut choice = choose(&op, &first.group, hosts, &shape, &self.config)?;
+        if choice.request.call.algorithm() == Algorithm::Fused {
+            // Nobody has told where its memory is, and there is no number for that any more.
+            choice = choose_plain(&op, &first.group, hosts, &shape, &self.config)?;
+        }
         let program = self
             .programs
             .find(&choice.request)

@@ -9,7 +9,7 @@ use crate::{
     sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering},
 };
 use crossbeam::utils::Backoff;
-use gaggle_core::{Armed, Clock, Control, Error, Transport, Wake};
+use gaggle_core::{Armed, Clock, Control, Error, Rank, Transport, Wake};
 use smallvec::SmallVec;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,6 +26,8 @@ const MAX_DRIVES: usize = 16;
 const NAP: Duration = Duration::from_micros(500);
 /// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
 const WORDS_EVERY: u32 = 8;
+/// How often a caller lets others go first, where ranks outnumber the processors, before it sleeps: a turn of theirs costs a fraction of being woken.
+const TURNS: u32 = 100;
 /// Longest sleep where no timer is set.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) control: Box<dyn Control>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) state: Mutex<State>,
+    /// As the state counts them.
+    pub(crate) changes: Arc<AtomicU64>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) pid: u32,
     pub(crate) has_thread: bool,
@@ -262,11 +266,18 @@ impl Shared {
                 .next_timeout()
                 .is_some_and(|t| nanos(t) < self.bell.thread_until.load(Ordering::SeqCst));
         let more = !state.ready.is_empty();
+        let nudges: SmallVec<[(u8, Rank); 4]> = std::mem::take(&mut state.locals.nudges)
+            .into_iter()
+            .filter_map(|rank| Some(((*state.route.get(rank.idx())?)?, rank)))
+            .collect();
         // Relaxed: whoever has just let go reads it, and others' operations are others' to look after.
         self.bell
             .busy
             .store(!state.by_id.is_empty(), Ordering::Relaxed);
         drop(state);
+        for (link, rank) in nudges {
+            self.links[link as usize].nudge(rank);
+        }
         if more {
             // Its turn is over, its work is not: somebody comes back to it.
             self.bell.wake();
@@ -304,6 +315,8 @@ impl Shared {
         for _ in 0..MAX_TURNS {
             state.set_now(self.clock.now());
             let mut n = self.settle(state);
+            n += state.poll_locals();
+            n += self.settle(state);
             for (i, link) in self.links.iter().enumerate() {
                 n += link.progress(
                     &mut LinkSink {
@@ -357,8 +370,33 @@ impl Shared {
         self.bell.thread_until.store(0, Ordering::SeqCst);
     }
 
+    /// This thread is about to sleep: peers that write to boards are to wake this rank. Whether there is nothing to do yet.
+    fn arm_boards(&self) -> bool {
+        let mut state = self.state.lock();
+        let moved = self.guarded(&mut state, |state| {
+            let moved = u64::from(state.arm_boards());
+            moved + self.settle(state)
+        });
+        if moved > 0 {
+            self.let_go(state);
+        }
+        // Else nobody is to be told of anything, least of all the thread that is about to sleep of its own timers.
+        moved == 0
+    }
+
+    fn disarm_boards(&self) {
+        self.state.lock().disarm_boards();
+    }
+
     /// Sleeps until a transport, the control plane or a `wake` has something to do, at most `limit`.
     fn sleep(&self, limit: Duration) {
+        if self.arm_boards() {
+            self.sleep_armed(limit);
+        }
+        self.disarm_boards();
+    }
+
+    fn sleep_armed(&self, limit: Duration) {
         let mut limit = limit;
         #[cfg(unix)]
         {
@@ -437,6 +475,7 @@ impl Shared {
         let backoff = Backoff::new();
         let mut helping = self.bell.help();
         let mut looks = 0u32;
+        let mut turns = 0u32;
         while !done() {
             let seen = self.bell.rings();
             looks = looks.wrapping_add(1);
@@ -447,8 +486,12 @@ impl Shared {
             }
             if moved {
                 backoff.reset();
+                turns = 0;
             } else if !backoff.is_completed() && !self.crowded {
                 backoff.snooze();
+            } else if self.crowded && turns < TURNS {
+                turns += 1;
+                std::thread::yield_now();
             } else {
                 drop(helping);
                 if !self.has_thread
@@ -462,8 +505,11 @@ impl Shared {
                 } else {
                     self.bell.end_nap();
                     // The thread sleeps until the next timer that it knew of; this one may be sooner.
-                    self.bell
-                        .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
+                    if self.arm_boards() {
+                        self.bell
+                            .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
+                    }
+                    self.disarm_boards();
                 }
                 helping = self.bell.help();
                 // What woke it may be a word.

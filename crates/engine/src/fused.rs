@@ -47,9 +47,13 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    const WORDS: usize = 6;
+    pub(crate) fn set_weight(&mut self, weight: Weight) {
+        self.weight = weight.bits();
+    }
 
-    fn to_words(self) -> [u64; Record::WORDS] {
+    pub(crate) const WORDS: usize = 6;
+
+    pub(crate) fn to_words(self) -> [u64; Record::WORDS] {
         let mapped = u64::from(self.mapped);
         [
             mapped,
@@ -61,7 +65,7 @@ impl Record {
         ]
     }
 
-    fn of_words(w: &[u64]) -> Option<Record> {
+    pub(crate) fn of_words(w: &[u64]) -> Option<Record> {
         let [mapped, contribution, first, result, given_up, weight] = *w else {
             return None;
         };
@@ -174,7 +178,7 @@ pub(crate) fn prepare(
     Ok((records, Box::new(fused)))
 }
 
-fn record(
+pub(crate) fn record(
     choice: &Choice,
     memory: &OpMemory,
     group: &GroupInfo,
@@ -293,13 +297,7 @@ impl State {
         let all =
             records.len() == first.group.world_ranks.len() && records.iter().all(|r| r.mapped);
         if let Some(shared) = self.shared.clone().filter(|_| all) {
-            let members = Members {
-                shared,
-                name: name_of(first.id),
-                records,
-                void: false,
-            };
-            let members = Some(Box::new(members));
+            let members = Some(Box::new(Members::new(shared, first.id, records)));
             return Ok((fused.choice, fused.program, fused.result, members));
         }
         let shape = then.memory.shape();
@@ -319,6 +317,16 @@ impl State {
             return;
         };
         let kind = op.descriptor.kind;
+        if let Some(local) = &op.local {
+            local.give_up();
+            if local.is_exposed() {
+                shared.give_up(name_of(op.id));
+                if kind == OpKind::AllReduce {
+                    op.memory.sever(shared);
+                }
+            }
+            return;
+        }
         let memory = match (&mut op.then, &op.members) {
             (Some(then), _) if then.fused.as_ref().is_some_and(|f| f.is_mapped()) => {
                 &mut then.memory
@@ -336,6 +344,20 @@ impl State {
 type Followed = (Choice, Arc<Program>, Option<Span>, Option<Box<Members>>);
 
 impl Members {
+    pub(crate) fn new(shared: Arc<dyn SharedMemory>, id: OpId, records: Vec<Record>) -> Members {
+        Members {
+            shared,
+            name: name_of(id),
+            records,
+            void: false,
+        }
+    }
+
+    /// The weight of a member's contribution.
+    pub(crate) fn weight(&self, member: Rank) -> u64 {
+        self.records.get(member.idx()).map_or(0, |r| r.weight)
+    }
+
     /// Where elements of the whole vector are in a member's contribution.
     fn contribution(
         &self,

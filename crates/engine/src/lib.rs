@@ -33,12 +33,14 @@ mod drive;
 mod feedback;
 mod flight;
 mod fused;
+mod local;
 mod op;
 mod pairs;
 mod persistent;
 mod program;
 mod promises;
 mod protocol;
+mod raw_fork;
 mod raw_memory;
 mod ready;
 mod rebuild;
@@ -121,13 +123,18 @@ impl Engine {
                 format!("no link reaches {rank} of {world}"),
             ));
         }
+        let changes = Arc::clone(&state.changes);
+        let pid = std::process::id();
+        // Marked before anybody can ask.
+        let _ = raw_fork::is_fork(pid);
         let shared = Arc::new(Shared {
+            changes,
             links,
             control,
             clock,
             state: Mutex::new(state),
             bell: Arc::clone(&bell),
-            pid: std::process::id(),
+            pid,
             has_thread,
             polling: Mutex::new(()),
             crowded: world as usize > cpus,

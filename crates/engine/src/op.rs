@@ -4,6 +4,7 @@ use crate::{
     completion::Completion,
     discover::Then,
     fused::Members,
+    local::Local,
     pairs::Pairs,
     program::Program,
     raw_memory::{OpMemory, Others},
@@ -95,7 +96,7 @@ pub(crate) struct OpState {
     /// That feedback, while the operation is in flight.
     pub(crate) residual: Option<Vec<f32>>,
     /// Where this rank's result of a reduction is.
-    result: Option<Span>,
+    pub(crate) result: Option<Span>,
     own_weight: u64,
     /// Group ranks that have been sent the descriptor.
     pub(crate) described: Vec<bool>,
@@ -126,6 +127,8 @@ pub(crate) struct OpState {
     pub(crate) touched: bool,
     /// The members' memory, where it is mapped.
     pub(crate) members: Option<Box<Members>>,
+    /// What it is on boards, where it does not go by messages.
+    pub(crate) local: Option<Box<Local>>,
     pub(crate) bytes_sent: u64,
     /// Its place with the flight recorder.
     pub(crate) ticket: Option<Ticket>,
@@ -222,6 +225,7 @@ impl OpState {
             receives_left,
             touched: s.touched,
             members: s.members,
+            local: None,
             bytes_sent: 0,
             ticket: None,
             again: false,
@@ -582,7 +586,7 @@ impl OpState {
 
     /// What was written to its memory, as far as is known, where it fails because of what somebody called: then not everybody has met, and nobody has written to another's.
     pub(crate) fn touched_by_itself(&self) -> bool {
-        self.touched && self.then.is_none()
+        self.touched && self.then.is_none() && !self.local.as_ref().is_some_and(|l| l.meets())
     }
 
     /// Whether somebody else has given the operation up, so that its steps count for nothing.
@@ -823,6 +827,9 @@ impl OpState {
 
     /// Group ranks to which something is still to be sent, ascending.
     fn unsent(&self) -> Vec<Rank> {
+        if let Some(local) = &self.local {
+            return local.unsent();
+        }
         self.pending_peers(|action| match action {
             Action::Send { to, .. } => Some(*to),
             _ => None,
@@ -831,10 +838,13 @@ impl OpState {
 
     /// Group ranks whose messages are still awaited, ascending; where none are, those that do not take theirs.
     pub(crate) fn awaited(&self) -> Vec<Rank> {
-        let ranks = self.pending_peers(|action| match action {
-            Action::Recv { from, .. } => Some(*from),
-            _ => None,
-        });
+        let ranks = match &self.local {
+            Some(local) => local.awaited(),
+            None => self.pending_peers(|action| match action {
+                Action::Recv { from, .. } => Some(*from),
+                _ => None,
+            }),
+        };
         if ranks.is_empty() {
             self.unsent()
         } else {
@@ -844,6 +854,9 @@ impl OpState {
 
     /// Group ranks from which something is to come, or to which something is to go.
     pub(crate) fn open_peers(&self) -> Vec<Rank> {
+        if self.local.is_some() {
+            return self.awaited();
+        }
         self.pending_peers(|action| match action {
             Action::Recv { from, .. } => Some(*from),
             Action::Send { to, .. } => Some(*to),

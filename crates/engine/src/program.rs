@@ -99,6 +99,15 @@ impl Program {
         }
     }
 
+    /// Whether no element of it goes by messages: they bring weights, or say that somebody has come.
+    pub(crate) fn is_memory_only(&self) -> bool {
+        self.steps.iter().all(|step| match step.action {
+            Action::Send { src, .. } => src.len == 0,
+            Action::Recv { dst, .. } => dst.len == 0,
+            _ => true,
+        })
+    }
+
     pub(crate) fn successors(&self, step: u32) -> &[u32] {
         let (lo, hi) = (self.starts[step as usize], self.starts[step as usize + 1]);
         &self.successors[lo as usize..hi as usize]

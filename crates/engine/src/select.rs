@@ -83,6 +83,23 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
+    /// The same, for another call of the kind; without what belongs to one call alone.
+    pub(crate) fn alike(&self) -> Choice {
+        Choice {
+            request: self.request.clone(),
+            extent: self.extent,
+            kind: self.kind,
+            root: self.root,
+            reduce: self.reduce,
+            codec: self.codec,
+            mix: MixWeights::default(),
+            weight: self.weight,
+            identity: self.identity,
+            pairs: Pairs::default(),
+            tables: self.tables,
+        }
+    }
+
     /// The 64 bytes that travel.
     pub(crate) fn descriptor(
         &self,

@@ -27,8 +27,7 @@ impl State {
         let class = identity.class();
         match identity {
             Identity::Next | Identity::Tagged { .. } => {
-                let seq = state.next_seq;
-                state.next_seq += 1;
+                let seq = state.clock.take();
                 Ok(OpId {
                     group,
                     lane,
@@ -79,6 +78,7 @@ impl State {
             .or_else(|| self.lend_residual(&mut op).err());
         op.completion.begin(idx, serial);
         let (empty, program) = (op.left == 0, Arc::clone(&op.program));
+        let local = op.local.is_some();
         self.ops[idx] = Some(op);
         self.by_id.insert(id, idx);
         self.rearm(idx);
@@ -89,11 +89,11 @@ impl State {
             return self.later.push_back(Later::Fail(idx, serial, error));
         }
         for (step, waits) in program.waits.iter().enumerate() {
-            if *waits == 0 {
+            if *waits == 0 && !local {
                 self.release(idx, step as u32);
             }
         }
-        if empty {
+        if empty && !local {
             return self.complete(idx);
         }
         let mut agreed = true;
@@ -106,6 +106,9 @@ impl State {
             self.dispute(idx);
         } else if agreed && self.troubles.known(&id) {
             self.describe(id, descriptor);
+        }
+        if local {
+            self.fly(idx, serial);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     discover::data_id,
     feedback::Residuals,
     flight::Flight,
+    local::{LaneClock, Locals},
     op::{OpState, Phase, Status},
     program::Programs,
     protocol::{Blame, Head, Word},
@@ -14,7 +15,7 @@ use crate::{
     ready::{Item, Ready},
     rebuild::Rebuilds,
     record::{Record, record},
-    sync::{Arc, Weak},
+    sync::{Arc, AtomicU64, Weak},
     timers::{Alarm, Timers},
     trouble::Troubles,
     verdict::blame_of,
@@ -63,7 +64,8 @@ impl After {
 
 #[derive(Default)]
 pub(crate) struct LaneState {
-    pub(crate) next_seq: u64,
+    /// Its numbers.
+    pub(crate) clock: Arc<LaneClock>,
     /// Largest round started.
     pub(crate) last_round: Option<u64>,
     /// Error of a detached operation, for the next one.
@@ -90,6 +92,10 @@ pub(crate) struct State {
     pub(crate) shared: Option<Arc<dyn SharedMemory>>,
     /// Which link reaches each world rank.
     pub(crate) route: Vec<Option<u8>>,
+    /// What this rank shows on boards, and sees there.
+    pub(crate) locals: Locals,
+    /// Counts what may stand in the way of operations: see [`State::alarm`].
+    pub(crate) changes: Arc<AtomicU64>,
     pub(crate) programs: Programs,
     pub(crate) ops: Vec<Option<Box<OpState>>>,
     pub(crate) free: Vec<usize>,
@@ -175,6 +181,8 @@ impl State {
             config,
             shared: links.iter().find_map(|link| link.shared()),
             route,
+            locals: Locals::default(),
+            changes: Arc::default(),
             programs: Programs::default(),
             ops: vec![],
             free: vec![],
@@ -543,6 +551,11 @@ impl State {
     pub(crate) fn remove(&mut self, idx: usize) -> Option<Box<OpState>> {
         let mut op = self.ops.get_mut(idx)?.take()?;
         self.return_residual(&mut op);
+        if let Some(local) = &op.local {
+            local.end();
+            // Somebody may sleep until its slot may be written again.
+            self.nudge_sleepers(local.stream());
+        }
         self.by_id.remove(&op.id);
         self.free.push(idx);
         self.completed = true;
@@ -606,6 +619,8 @@ impl State {
     pub(crate) fn hand_back(&mut self, op: Box<OpState>, result: Result<Done, Error>) {
         if let Err(error) = &result {
             self.flight.failed(&op, error);
+            // It may become the lane's.
+            self.alarm();
         }
         let lane = (op.id.group, op.id.lane);
         if op.again {
@@ -645,6 +660,7 @@ impl State {
     /// A detached handle's error, which came before it was dropped.
     pub(crate) fn set_sticky(&mut self, group: u64, lane: u32, error: Error) {
         self.lanes.entry((group, lane)).or_default().sticky = Some(error);
+        self.alarm();
     }
 
     /// Ends an operation with an error: quiesces its transfers, then hands the memory back.
@@ -699,6 +715,7 @@ impl State {
         error: Error,
     ) {
         self.closed.get_or_insert(error.clone());
+        self.alarm();
         for idx in 0..self.ops.len() {
             if let Some(serial) = self.ops[idx].as_ref().map(|op| op.serial) {
                 self.fail(links, idx, serial, error.clone());

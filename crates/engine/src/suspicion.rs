@@ -193,11 +193,14 @@ impl State {
             return;
         }
         *slot = Some(how.clone());
+        self.alarm();
         if let Down::Lost(why) = how {
             self.flight
                 .keep(&format_args!("lost world {world} ({why})"));
         }
         for idx in 0..self.ops.len() {
+            // What it has shown before it went is there, and may be all that is needed of it.
+            self.poll_local(idx);
             let Some(op) = self.ops[idx].as_deref() else {
                 continue;
             };
@@ -232,6 +235,7 @@ impl State {
             self.later.push_back(later);
         } else if !self.is_over(&id) {
             self.troubles.fail(id, word);
+            self.alarm();
         } else if names(&word.blame, self.me)
             && self.troubles.went_well(&id).is_some_and(|d| d.mode.counted)
         {
@@ -248,6 +252,7 @@ impl State {
         // Others may say so one after the other, and later than it has been fetched.
         if known.len() < MAX_LATE && self.troubles.report(&id) {
             known.push_back((id, late));
+            self.alarm();
         }
     }
 
@@ -302,7 +307,7 @@ impl State {
             return false;
         };
         let begun = match id.class {
-            Class::Collective | Class::CollectiveData | Class::Tagged => id.seq < lane.next_seq,
+            Class::Collective | Class::CollectiveData | Class::Tagged => lane.clock.has_had(id.seq),
             Class::Neighbour | Class::NeighbourData => {
                 lane.last_round.is_some_and(|last| id.seq <= last)
             }
@@ -366,6 +371,7 @@ impl State {
 
     /// `by` is a number in the job.
     pub(crate) fn abort(&mut self, group: u64, by: Rank, reason: &str) {
+        self.alarm();
         let streams = self.streams_of(group);
         for id in streams.iter().chain([&group]) {
             self.poisoned

@@ -136,6 +136,12 @@ impl Troubles {
         self.failed.remove(id).unwrap_or_default()
     }
 
+    /// Whether some operation of a lane that this rank has not called yet has failed elsewhere.
+    pub(crate) fn has_failed(&self, group: u64, lane: u32) -> bool {
+        let mut failed = self.failed.keys();
+        failed.any(|id| (id.group, id.lane) == (group, lane))
+    }
+
     /// An operation is over here. What others have said of it is kept only where it has gone well and somebody calls something else.
     pub(crate) fn over(&mut self, descriptor: Descriptor, well: bool) {
         let keep = well && self.disputed(&descriptor.id, &descriptor);

@@ -83,7 +83,14 @@ struct Work {
     coded: u64,
     /// Plain bytes that the busiest rank copies.
     copied: u64,
+    /// Looks at another rank's lines in memory that both have mapped, each with what it must wait for.
+    looks: u64,
 }
+
+/// What a look costs on the machines that were measured, with its share of a call.
+const LOOK_NS: u64 = 300;
+/// Most bytes of a contribution that a look brings with it.
+const LOOK_BYTES: u64 = 4096;
 
 impl Work {
     /// In nanoseconds, where `share` ranks use one link of the class.
@@ -99,6 +106,7 @@ impl Work {
             through(self.folded, class.fold_bytes_per_us),
             through(self.coded, class.codec_bytes_per_us),
             through(self.copied, class.fold_bytes_per_us),
+            self.looks.saturating_mul(LOOK_NS),
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -188,9 +196,15 @@ impl Level {
                     ..Work::default()
                 }
             }
+            // Where it is small everybody folds all.
+            Algorithm::Fused if s <= LOOK_BYTES => Work {
+                looks: self.others(),
+                folded: s.saturating_mul(self.p),
+                ..Work::default()
+            },
+            // Memory may be ordinary, which is not known before all have met: then it goes on by messages.
             Algorithm::Fused => Work {
                 rounds: 2,
-                // Two meetings, in each of which everybody sends everybody a message.
                 messages: 4 * self.others(),
                 folded: 2 * s,
                 ..Work::default()
@@ -268,9 +282,14 @@ impl Level {
                     ..Work::default()
                 }
             }
+            Algorithm::Fused if s <= LOOK_BYTES => Work {
+                looks: self.others(),
+                copied: s,
+                ..Work::default()
+            },
+            // As of an all-reduce.
             Algorithm::Fused => Work {
                 rounds: 2,
-                // Two meetings, in each of which everybody sends everybody a message.
                 messages: 4 * self.others(),
                 copied: s,
                 ..Work::default()
@@ -324,9 +343,14 @@ impl Level {
                 },
                 ..each
             },
+            Algorithm::Fused if self.s / self.p.max(1) <= LOOK_BYTES => Work {
+                looks: self.others(),
+                copied: self.but_own(),
+                ..Work::default()
+            },
+            // As of an all-reduce.
             Algorithm::Fused => Work {
                 rounds: 2,
-                // Two meetings, in each of which everybody sends everybody a message.
                 messages: 4 * self.others(),
                 copied: self.but_own(),
                 ..Work::default()
@@ -419,6 +443,7 @@ impl Work {
             folded: self.folded.saturating_add(other.folded),
             coded: self.coded.saturating_add(other.coded),
             copied: self.copied.saturating_add(other.copied),
+            looks: self.looks + other.looks,
         }
     }
 

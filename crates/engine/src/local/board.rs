@@ -20,13 +20,16 @@
 //! They say so beside every code, and in word 0 where an operation was waited for or a slot is waited for; so two ranks that both wait for a slot hear of each other.
 
 use crate::sync::{Arc, Mutex, MutexGuard};
-use gaggle_core::{Announced, Block, GroupInfo, Rank, SharedMemory, SharedWords};
+use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords};
 use smallvec::SmallVec;
 
 /// Most bytes that a rank shows at once.
 pub(crate) const MOST: usize = 48 + 4096;
 /// Operations of a lane that may be shown at once.
 const DEPTH: usize = 4;
+
+/// Bytes from which on a copy of all of them at once is faster than one word after the other.
+const MANY: usize = 256;
 
 const OVER: usize = 0;
 const SLEEPS: usize = 1;
@@ -63,14 +66,17 @@ pub(crate) struct Stream {
     me: usize,
     world: Vec<Rank>,
     own: SharedWords,
-    _block: Box<dyn Block>,
+    /// Where that is in this rank's heap.
+    place: u64,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     /// The others' boards, as far as they have been found.
     peers: Vec<Option<SharedWords>>,
-    /// How many are to be found.
+    /// Where those are in their heaps.
+    places: Vec<u64>,
+    /// How many are still to be found.
     missing: usize,
     /// Somebody will never have one.
     never: bool,
@@ -95,14 +101,10 @@ impl Stream {
         let mapped = shared.ranks();
         let all = info.world_ranks.iter().all(|rank| mapped.contains(rank));
         let own = info.world_ranks[me];
-        let board = all.then(|| shared.block(8 * WORDS)).flatten();
-        let board = board.and_then(|block| {
-            let place = shared.place(block.start(), 8 * WORDS)?;
-            let words = shared.words(own, place, WORDS)?;
-            Some((block, place, words))
-        });
-        shared.announce(name, board.as_ref().map(|(_, place, _)| *place));
-        let (block, _, words) = board?;
+        let board = all.then(|| shared.reserve(8 * WORDS)).flatten();
+        let board = board.and_then(|place| Some((place, shared.words(own, place, WORDS)?)));
+        shared.announce(name, board.as_ref().map(|(place, _)| *place));
+        let (place, words) = board?;
         let n = info.world_ranks.len();
         Some(Stream {
             shared: Arc::clone(shared),
@@ -110,9 +112,10 @@ impl Stream {
             me,
             world: info.world_ranks.clone(),
             own: words,
-            _block: block,
+            place,
             inner: Mutex::new(Inner {
                 peers: (0..n).map(|_| None).collect(),
+                places: vec![0; n],
                 missing: n - 1,
                 never: false,
                 over: vec![0; n],
@@ -130,6 +133,11 @@ impl Stream {
             stream: self,
             inner: self.inner.lock(),
         }
+    }
+
+    /// The memory that the boards are in.
+    pub(crate) fn shared(&self) -> &Arc<dyn SharedMemory> {
+        &self.shared
     }
 
     /// Whether this rank sleeps until a peer writes.
@@ -168,7 +176,8 @@ impl Lines<'_> {
     #[inline]
     pub(crate) fn end(&mut self, seq: u64, said: bool) {
         self.inner.flying.retain(|n| *n != seq);
-        if said {
+        // What is shown already does not say so any more.
+        if said || !self.inner.flying.is_empty() {
             self.say_over();
         }
     }
@@ -212,6 +221,7 @@ impl Lines<'_> {
             Announced::At(place) => match shared.words(world[member], place, WORDS) {
                 Some(words) => {
                     inner.peers[member] = Some(words);
+                    inner.places[member] = place;
                     inner.missing -= 1;
                 }
                 // What it says is nonsense.
@@ -250,15 +260,31 @@ impl Lines<'_> {
     /// Bytes from byte `8·at` of what a member shows; after [`Seen::There`].
     #[inline]
     pub(crate) fn read(&self, member: usize, seq: u64, at: usize, out: &mut [u8]) {
-        if let Some(words) = &self.inner.peers[member] {
-            words.read(slot(seq) + PAYLOAD + at, out);
+        let Some(words) = &self.inner.peers[member] else {
+            return;
+        };
+        let at = slot(seq) + PAYLOAD + at;
+        if out.len() < MANY {
+            return words.read(at, out);
         }
+        let place = self.inner.places[member] + 8 * at as u64;
+        let stream = self.stream;
+        let read = stream.shared.read(stream.world[member], place, out);
+        debug_assert!(read, "its words are mapped");
     }
 
     /// Whether all are through with what the slot of this number holds.
     #[inline]
     pub(crate) fn may_post(&mut self, seq: u64) -> bool {
-        let Some(held) = self.inner.slots[(seq % DEPTH as u64) as usize] else {
+        let held = self.inner.slots[(seq % DEPTH as u64) as usize];
+        let same = |n: u64| (seq - n).is_multiple_of(DEPTH as u64);
+        let earlier = self.inner.flying.iter().take_while(|n| **n < seq);
+        // A slot takes operations in their order.
+        let mut unshown = earlier.filter(|n| held.is_none_or(|held| held < **n));
+        if unshown.any(|n| same(*n)) {
+            return false;
+        }
+        let Some(held) = held else {
             return true;
         };
         let me = self.stream.me;
@@ -288,7 +314,15 @@ impl Lines<'_> {
         debug_assert!(payload[0].len().is_multiple_of(8), "whole words");
         own.fill(at + HASH, &hash.to_ne_bytes());
         own.fill(at + PAYLOAD, payload[0]);
-        own.fill(at + PAYLOAD + payload[0].len() / 8, payload[1]);
+        let rest = at + PAYLOAD + payload[0].len() / 8;
+        if payload[1].len() < MANY {
+            own.fill(rest, payload[1]);
+        } else {
+            let stream = self.stream;
+            let (me, place) = (stream.world[stream.me], stream.place + 8 * rest as u64);
+            let written = stream.shared.write(me, place, payload[1]);
+            debug_assert!(written, "its own words");
+        }
         let open = seq.saturating_sub(self.own_over()).min(OPEN);
         own.store(at, (seq + 1) << 8 | open);
         self.inner.slots[(seq % DEPTH as u64) as usize] = Some(seq);
@@ -329,5 +363,152 @@ impl Lines<'_> {
             .filter(|(words, _)| words.as_ref().is_some_and(|w| w.load(SLEEPS) != 0))
             .map(|(_, rank)| *rank)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaggle_transport::heap::{MappedHeaps, heaps};
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    fn info(me: u32, world_ranks: &[u32]) -> GroupInfo {
+        GroupInfo {
+            id: 9,
+            rank: Rank(me),
+            world_ranks: world_ranks.iter().map(|r| Rank(*r)).collect(),
+            epoch: 0,
+            initial_size: world_ranks.len() as u32,
+            incarnation: 0,
+        }
+    }
+
+    fn memories(n: u32) -> Vec<Arc<dyn SharedMemory>> {
+        let heaps = heaps(n, 1 << 20).unwrap().into_iter();
+        heaps
+            .map(|heap: MappedHeaps| Arc::new(heap) as Arc<dyn SharedMemory>)
+            .collect()
+    }
+
+    fn streams(n: u32) -> Vec<Stream> {
+        let all: Vec<u32> = (0..n).collect();
+        let memories = memories(n).into_iter().enumerate();
+        memories
+            .map(|(me, shared)| Stream::open(&shared, &info(me as u32, &all), 5).unwrap())
+            .collect()
+    }
+
+    fn payload(rank: usize, seq: u64, n: usize) -> Vec<u8> {
+        let byte = |i: usize| (i as u64 * 7 + seq * 31 + rank as u64 * 101) as u8;
+        (0..n).map(byte).collect()
+    }
+
+    /// Lengths at the edges of words, of the first line, and of the slot.
+    const LENGTHS: [usize; 11] = [0, 1, 7, 8, 47, 48, 49, 56, 4095, 4097, MOST];
+
+    #[test]
+    fn everybody_reads_what_everybody_has_shown_in_any_order_of_steps() {
+        for world in [1, 2, 3, 5, 7, 8] {
+            for seed in 0..8 {
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                let streams = streams(world);
+                let n = world as usize;
+                // Some numbers go by messages, and are skipped by all.
+                let numbers: Vec<u64> = (0..60).filter(|s| s % 7 != seed % 7).collect();
+                let len = |seq: u64| LENGTHS[seq as usize % LENGTHS.len()];
+                // Per rank: how many it has begun, and which of them it has shown and not ended.
+                let mut begun = vec![0; n];
+                let mut open: Vec<Vec<(u64, bool)>> = vec![vec![]; n];
+                let mut over = vec![0; n];
+                let mut idle = 0;
+                while over.iter().any(|done| *done < numbers.len()) {
+                    let me = rng.random_range(0..n);
+                    let mut lines = streams[me].lines();
+                    idle += 1;
+                    assert!(idle < 200_000, "nobody gets on: {begun:?} {open:?}");
+                    if begun[me] < numbers.len() && rng.random_bool(0.5) {
+                        lines.begin(numbers[begun[me]]);
+                        open[me].push((numbers[begun[me]], false));
+                        begun[me] += 1;
+                        idle = 0;
+                    }
+                    if open[me].is_empty() {
+                        continue;
+                    }
+                    let i = rng.random_range(0..open[me].len());
+                    let (seq, posted) = open[me][i];
+                    if !posted {
+                        if lines.may_post(seq) {
+                            lines.post(seq, seq + 3, [&[], &payload(me, seq, len(seq))]);
+                            open[me][i].1 = true;
+                            idle = 0;
+                        }
+                        continue;
+                    }
+                    let others = (0..n).filter(|m| *m != me);
+                    if others
+                        .clone()
+                        .any(|m| lines.seen(m, seq, seq + 3) != Seen::There)
+                    {
+                        continue;
+                    }
+                    for m in others {
+                        let mut got = vec![0; len(seq)];
+                        lines.read(m, seq, 0, &mut got);
+                        assert_eq!(got, payload(m, seq, len(seq)), "{seq} of {m}, seed {seed}");
+                    }
+                    lines.end(seq, rng.random_bool(0.5));
+                    open[me].remove(i);
+                    over[me] += 1;
+                    idle = 0;
+                }
+                assert!(streams.iter().all(|s| s.lines().is_idle()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_called_otherwise_or_given_up_is_seen() {
+        let streams = streams(2);
+        let mut first = streams[0].lines();
+        first.begin(0);
+        assert!(first.may_post(0));
+        first.post(0, 11, [&1u64.to_ne_bytes(), &[2]]);
+        let mut second = streams[1].lines();
+        assert_eq!(second.seen(0, 1, 11), Seen::NotYet);
+        assert_eq!(second.seen(0, 0, 12), Seen::Other);
+        assert_eq!(second.seen(0, 0, 11), Seen::There);
+        assert!(!second.is_through(0, 0));
+        first.go_through(0);
+        assert!(second.is_through(0, 0));
+        first.give_up(0);
+        first.give_up(4);
+        assert_eq!(second.seen(0, 0, 11), Seen::GaveUp);
+        assert_eq!(second.seen(0, 4, 11), Seen::NotYet);
+    }
+
+    #[test]
+    fn a_sleeper_is_seen_until_it_wakes() {
+        let streams = streams(3);
+        assert!(streams[0].lines().sleepers().is_empty());
+        streams[2].set_sleeps(true);
+        assert_eq!(streams[0].lines().sleepers()[..], [Rank(2)]);
+        streams[2].set_sleeps(false);
+        assert!(streams[0].lines().sleepers().is_empty());
+    }
+
+    #[test]
+    fn a_member_that_can_have_no_board_is_seen_by_all() {
+        let memories = memories(3);
+        let all = [0, 1, 2];
+        let first = Stream::open(&memories[0], &info(0, &all), 5).unwrap();
+        assert!(!first.lines().is_never());
+        // Somebody is not mapped here.
+        assert!(Stream::open(&memories[1], &info(1, &[0, 1, 2, 3]), 5).is_none());
+        assert!(first.lines().is_never());
+        assert_eq!(first.lines().seen(1, 0, 0), Seen::Never);
+        let third = Stream::open(&memories[2], &info(2, &all), 5).unwrap();
+        assert!(third.lines().is_never());
     }
 }

@@ -186,6 +186,9 @@ impl SharedMemory for Gated {
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.0.block(bytes)
     }
+    fn reserve(&self, bytes: usize) -> Option<u64> {
+        self.0.reserve(bytes)
+    }
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
         self.0.words(rank, place, n)
     }

@@ -128,6 +128,14 @@ impl SharedHeap {
         block.map(|b| Box::new(b) as Box<dyn Block>)
     }
 
+    /// Room that is never given back.
+    fn reserve(&self, bytes: usize) -> Option<u64> {
+        if bytes as u64 > budget::available() / 2 {
+            return None;
+        }
+        self.room.lock().table.take(bytes as u64)
+    }
+
     /// Where the number is, or would be, among what is announced.
     fn entry(map: &Map, name: u64) -> Option<(usize, bool)> {
         let first = (name % N_ENTRIES as u64) as usize;
@@ -315,6 +323,10 @@ impl SharedMemory for MappedHeaps {
 
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
         self.own.block(bytes)
+    }
+
+    fn reserve(&self, bytes: usize) -> Option<u64> {
+        self.own.reserve(bytes)
     }
 
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {

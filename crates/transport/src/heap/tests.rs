@@ -229,3 +229,17 @@ fn words_of_a_heap_are_the_same_for_all_and_outlive_it() {
     theirs.store(0, 6);
     assert_eq!(own.load(0), 6);
 }
+
+#[test]
+fn what_is_reserved_stays_as_it_is_when_its_rank_has_gone() {
+    let mut heaps = heaps(2, 1 << 20).unwrap();
+    let theirs = heaps.pop().unwrap();
+    let place = heaps[0].reserve(5000).unwrap();
+    heaps[0].words(Rank(0), place, 625).unwrap().store(624, 7);
+    let block = heaps[0].block(5000).unwrap();
+    assert_ne!(heaps[0].place(block.start(), 5000), Some(place));
+    drop((heaps, block));
+    let words = theirs.words(Rank(0), place, 625).unwrap();
+    assert_eq!((words.load(0), words.load(624)), (0, 7));
+    assert_eq!(theirs.reserve(1 << 30), None);
+}

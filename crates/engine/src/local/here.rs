@@ -1,0 +1,402 @@
+//! Blocking calls on the caller's thread: as long as all members are at it, an operation on boards is carried out here, and the engine hears nothing of it.
+//!
+//! It takes no lock but its lane's, reads no clock, and allocates nothing where the contribution is small.
+//! What is not over after a moment is handed to the engine in the state that it has reached.
+
+use super::{Decision, Local, Made, Small, Step, board::Seen};
+use crate::{
+    arguments::Shape,
+    comm::EngineComm,
+    completion::Completion,
+    drive::{Shared, panic_text},
+    op::OpState,
+    raw_fork,
+    raw_memory::OpMemory,
+    state::State,
+    sync::{Arc, Ordering},
+    user,
+};
+use crossbeam::atomic::AtomicCell;
+use gaggle_core::{Done, Error, Op, Rank};
+use smallvec::SmallVec;
+use std::{
+    hint::spin_loop,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::fence,
+    time::Duration,
+};
+
+/// Looks at the others' boards before the engine is told: some ten microseconds.
+const SPINS: u32 = 1000;
+/// The same where ranks outnumber the processors, and each look is followed by a turn of somebody else's.
+const YIELDS: u32 = 200;
+/// Calls that are remembered per group.
+const MOST_KNOWN: usize = 32;
+
+/// The calls that a group has seen last, the latest first, while no thread is at one of them.
+#[derive(Default)]
+pub(crate) struct Known(AtomicCell<Option<Box<Calls>>>);
+
+/// Boxed, so that it changes hands as one word.
+#[derive(Default)]
+struct Calls {
+    entries: Vec<Entry>,
+}
+
+/// A call, and what was decided about it.
+struct Entry {
+    op: Op,
+    shape: Shape,
+    decision: Arc<Decision>,
+    /// What the engine had heard of when it was last asked whether something stands in the way.
+    calm: u64,
+    /// By which link each member is woken.
+    links: SmallVec<[(Rank, u8); 8]>,
+}
+
+/// What has become of a call.
+pub(crate) enum Here {
+    /// Nothing: it is the engine's.
+    Not,
+    Done(Done),
+    /// It has its number, and goes on with the engine.
+    Begun(Box<Begun>),
+}
+
+/// An operation that has begun, for the engine.
+pub(crate) struct Begun {
+    decision: Arc<Decision>,
+    seq: u64,
+    at: At,
+}
+
+enum At {
+    Small {
+        memory: OpMemory,
+        posted: bool,
+    },
+    Fused {
+        op: Box<OpState>,
+        local: Box<Local>,
+        panic: Option<String>,
+    },
+}
+
+impl Entry {
+    /// Whether a call on memory of this shape is decided as this one was.
+    #[inline]
+    fn is_for(&self, op: &Op) -> bool {
+        let known = &self.op;
+        known.lane == op.lane
+            && known.kind == op.kind
+            && known.priority == op.priority
+            && known.divisor == op.divisor
+            && known.mode == op.mode
+            && known.algorithm == op.algorithm
+            && known.codec == op.codec
+            && known.codec_forced == op.codec_forced
+            && known.feedback == op.feedback
+            && known.on_missing == op.on_missing
+            && op.user.is_none()
+    }
+
+    /// Whether nothing stands in the way.
+    #[inline]
+    fn is_calm(&mut self, shared: &Shared) -> bool {
+        // Acquire: with `State::alarm`.
+        let heard = shared.changes.load(Ordering::Acquire);
+        if heard == self.calm {
+            return true;
+        }
+        let state = shared.state.lock();
+        let calm = state.is_calm(&self.decision.group, self.op.lane.0);
+        if calm {
+            self.calm = heard;
+        }
+        calm
+    }
+
+    fn run_small(&self, shared: &Shared, small: &Small, op: &Op, slot: &mut Slot) -> Here {
+        let d = &self.decision;
+        let Some(memory) = slot else {
+            return Here::Not;
+        };
+        let mut lines = d.stream.lines();
+        if !lines.is_idle() {
+            return Here::Not;
+        }
+        let seq = d.clock.take_here();
+        lines.begin(seq);
+        let weight = d.weight(op);
+        let begun = |slot: &mut Slot, posted| match slot.take() {
+            Some(memory) => Here::Begun(Box::new(Begun {
+                decision: Arc::clone(d),
+                seq,
+                at: At::Small { memory, posted },
+            })),
+            None => Here::Not,
+        };
+        if !lines.may_post(seq) {
+            return begun(slot, false);
+        }
+        small.post(&mut lines, (seq, d.hash), memory, weight);
+        let (me, world) = (d.group.rank.idx(), d.group.world_ranks.len());
+        let mut tries = Tries::of(shared);
+        for member in (0..world).filter(|m| *m != me) {
+            loop {
+                match lines.seen(member, seq, d.hash) {
+                    Seen::There => break,
+                    Seen::NotYet if tries.again() => {}
+                    _ => return begun(slot, true),
+                }
+            }
+        }
+        let Some(total) = small.take(&lines, seq, memory, weight) else {
+            return begun(slot, true);
+        };
+        lines.end(seq, false);
+        // With the fence of whoever goes to sleep: either it sees what was shown above, or it is seen here.
+        fence(Ordering::SeqCst);
+        let sleepers = lines.sleepers();
+        drop(lines);
+        d.clock.end_here();
+        self.wake(shared, &sleepers);
+        let mut done = Done::default();
+        done.weight = total;
+        Here::Done(done)
+    }
+
+    fn wake(&self, shared: &Shared, sleepers: &[Rank]) {
+        for rank in sleepers {
+            if let Some((_, link)) = self.links.iter().find(|(r, _)| r == rank) {
+                shared.links[*link as usize].nudge(*rank);
+            }
+        }
+    }
+
+    fn wake_sleepers(&self, shared: &Shared) {
+        // As in `run_small`.
+        fence(Ordering::SeqCst);
+        let sleepers = self.decision.stream.lines().sleepers();
+        self.wake(shared, &sleepers);
+    }
+
+    fn run_fused(&self, shared: &Shared, op: &Op, slot: &mut Slot) -> Here {
+        let d = &self.decision;
+        if d.program.plan.scratch_len > 0 {
+            return Here::Not;
+        }
+        let seq = {
+            let mut lines = d.stream.lines();
+            if !lines.is_idle() {
+                return Here::Not;
+            }
+            let seq = d.clock.take_here();
+            lines.begin(seq);
+            seq
+        };
+        let Some(memory) = slot.take() else {
+            return Here::Not;
+        };
+        let made = Made {
+            serial: 0,
+            memory,
+            now: Duration::ZERO,
+            timeout: Duration::ZERO,
+            warn_after: Duration::ZERO,
+            completion: Completion::new(),
+        };
+        let mut state = Box::new(OpState::new(d.start(op, seq, made)));
+        let mut local = d.local(op, seq, false);
+        let mut tries = Tries::of(shared);
+        // Others may be at its memory: it must not be let go of by unwinding.
+        let driven = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                match local.advance(&mut state, u64::MAX) {
+                    Step::Done => return true,
+                    Step::Moved => {
+                        self.wake_sleepers(shared);
+                        tries = Tries::of(shared);
+                    }
+                    Step::Waits if tries.again() => {}
+                    _ => return false,
+                }
+            }
+        }));
+        let panic = match driven {
+            Ok(true) => {
+                d.stream.lines().end(seq, false);
+                d.clock.end_here();
+                self.wake_sleepers(shared);
+                let mut done = Done::default();
+                done.weight = state.total_weight();
+                return Here::Done(done);
+            }
+            Ok(false) => None,
+            Err(panic) => Some(panic_text(&*panic)),
+        };
+        Here::Begun(Box::new(Begun {
+            decision: Arc::clone(d),
+            seq,
+            at: At::Fused {
+                op: state,
+                local,
+                panic,
+            },
+        }))
+    }
+}
+
+/// A call's memory, until it is handed on.
+pub(crate) type Slot = Option<OpMemory>;
+
+/// How long a call looks by itself.
+struct Tries {
+    left: u32,
+    crowded: bool,
+}
+
+impl Tries {
+    #[inline]
+    fn of(shared: &Shared) -> Tries {
+        Tries {
+            left: if shared.crowded { YIELDS } else { SPINS },
+            crowded: shared.crowded,
+        }
+    }
+
+    /// Whether to look again, after a moment.
+    #[inline]
+    fn again(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        if self.crowded {
+            std::thread::yield_now();
+        } else {
+            spin_loop();
+        }
+        true
+    }
+}
+
+impl Known {
+    /// Carries a call out, if it is one that is known.
+    #[inline]
+    pub(crate) fn run(&self, comm: &EngineComm, op: &Op, slot: &mut Slot) -> Here {
+        let shared = &*comm.shared;
+        if user::inside() || raw_fork::is_fork(shared.pid) {
+            return Here::Not;
+        }
+        let Some(mut calls) = self.0.take() else {
+            return Here::Not;
+        };
+        let shape = slot.as_ref().map(OpMemory::shape);
+        let known = &mut calls.entries;
+        let found = known
+            .iter()
+            .position(|entry| Some(entry.shape) == shape && entry.is_for(op));
+        let here = match found {
+            Some(i) => {
+                known.swap(0, i);
+                let entry = &mut known[0];
+                let calm = entry.is_calm(shared);
+                match &entry.decision.small {
+                    _ if !calm => Here::Not,
+                    Some(small) => entry.run_small(shared, small, op, slot),
+                    None => entry.run_fused(shared, op, slot),
+                }
+            }
+            None => Here::Not,
+        };
+        self.0.store(Some(calls));
+        here
+    }
+
+    /// Remembers what was decided about a call.
+    pub(crate) fn learn(&self, state: &State, op: &Op, decision: &Arc<Decision>) {
+        if op.user.is_some() {
+            return;
+        }
+        let mut calls = self.0.take().unwrap_or_default();
+        let known = &mut calls.entries;
+        let shape = decision.shape;
+        if !known
+            .iter()
+            .any(|entry| entry.shape == shape && entry.is_for(op))
+        {
+            let ranks = decision.group.world_ranks.iter();
+            let links = ranks.filter_map(|r| Some((*r, *state.route.get(r.idx())?.as_ref()?)));
+            let entry = Entry {
+                op: op.clone(),
+                shape,
+                decision: Arc::clone(decision),
+                calm: u64::MAX,
+                links: links.collect(),
+            };
+            known.truncate(MOST_KNOWN - 1);
+            known.insert(0, entry);
+        }
+        self.0.store(Some(calls));
+    }
+}
+
+impl Begun {
+    /// Where its outcome will be.
+    pub(crate) fn completion(&self) -> Arc<Completion> {
+        match &self.at {
+            At::Small { .. } => Completion::new(),
+            At::Fused { op, .. } => Arc::clone(&op.completion),
+        }
+    }
+
+    /// Hands the operation to the engine. What it ends with comes through the [completion](Begun::completion).
+    pub(crate) fn register(self, comm: &EngineComm, op: &Op, completion: &Arc<Completion>) {
+        let Begun { decision, seq, at } = self;
+        let shared = &*comm.shared;
+        let mut state = shared.state.lock();
+        let now = shared.clock.now();
+        state.set_now(now);
+        let timeout = op.timeout.unwrap_or(state.config.timeout);
+        let warn_after = state.config.warn_after;
+        let serial = state.next_serial();
+        let begun = match at {
+            At::Small { memory, posted } => {
+                let made = Made {
+                    serial,
+                    memory,
+                    now,
+                    timeout,
+                    warn_after,
+                    completion: Arc::clone(completion),
+                };
+                let mut begun = Box::new(OpState::new(decision.start(op, seq, made)));
+                begun.local = Some(decision.local(op, seq, posted));
+                begun
+            }
+            At::Fused {
+                op: mut begun,
+                local,
+                panic,
+            } => {
+                begun.serial = serial;
+                (begun.started, begun.deadline) = (now, now.saturating_add(timeout));
+                begun.warn_at = Some(now.saturating_add(warn_after));
+                begun.local = Some(local);
+                if let Some(what) = panic {
+                    let error =
+                        Error::internal(format!("a step over mapped memory panicked: {what}"));
+                    begun.broken.get_or_insert(error);
+                }
+                begun
+            }
+        };
+        shared.guarded(&mut state, |state| {
+            state.enqueue(begun);
+            state.settle(&shared.links, &*shared.control)
+        });
+        decision.clock.end_here();
+        shared.let_go(state);
+    }
+}
