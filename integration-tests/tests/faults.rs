@@ -223,6 +223,22 @@ fn a_killed_rank_is_lost_to_all_others() {
     }
 }
 
+/// Rank 1 has no connection for data to anybody: it stops before it can take one, with the others' calls at its port.
+#[test]
+fn a_killed_rank_that_was_never_connected_is_lost_to_all_others() {
+    let mut command = stubborn("unlinked");
+    command.env("GAGGLE_TRANSPORT", "tcp");
+    let mut job = Running::start(command);
+    job.hear(4, "ready", |line| line.ends_with(" ready"));
+    let pid = job.rank(1);
+    let (ended, _) = ends(job, |_| signal(pid, "KILL"));
+    assert_eq!(ended.code(), 137, "{ended:#?}");
+    all_blame(&ended, 1, "a receive: lost [1]");
+    for what in ["a later send", "a later all-reduce"] {
+        all_blame(&ended, 1, &format!("{what}: lost [1]"));
+    }
+}
+
 #[test]
 fn a_panic_is_a_loss_to_the_others_and_the_launchers_last_word() {
     let ended = Running::start(stubborn("panic")).wait_for_all();

@@ -282,6 +282,8 @@ pub struct LinkStats {
     pub frames_received: u64,
     /// Messages whose first byte came before their receive was posted.
     pub early_messages: u64,
+    /// Connections over a network that have been made for messages.
+    pub connections: u64,
 }
 
 impl LinkStats {
@@ -297,6 +299,7 @@ impl LinkStats {
             frames_sent: self.frames_sent - earlier.frames_sent,
             frames_received: self.frames_received - earlier.frames_received,
             early_messages: self.early_messages - earlier.early_messages,
+            connections: self.connections - earlier.connections,
         }
     }
 
@@ -312,6 +315,7 @@ impl LinkStats {
             frames_sent: self.frames_sent + other.frames_sent,
             frames_received: self.frames_received + other.frames_received,
             early_messages: self.early_messages + other.early_messages,
+            connections: self.connections + other.connections,
         }
     }
 }
@@ -421,6 +425,8 @@ pub trait Transport: Send + Sync {
     fn woke(&self) {}
     /// Whom to call when there is something to do (for [`Armed::Wakes`]). Replaces an earlier one.
     fn attach(&self, wake: Arc<dyn Wake>);
+    /// The control plane says that a peer is gone. Links that exist end by themselves, after whatever is still in them; a link that was never made ends with this, as `how` says, once it is sure that nothing is on its way through it. Cheap; repeated calls harmless.
+    fn departed(&self, _peer: Rank, _how: &Down) {}
     /// Says goodbye to all peers and flushes what was accepted, for at most `limit`.
     fn leave(&self, limit: Duration);
     /// What has gone over the links so far.

@@ -235,11 +235,15 @@ impl ControlSink for ControlView<'_> {
     }
 
     fn lost(&mut self, rank: Rank, why: &str) {
-        self.0.peer_gone(rank, &Down::Lost(why.to_owned()));
+        let how = Down::Lost(why.to_owned());
+        self.0.peer_gone(rank, &how);
+        self.0.later.push_back(Later::Departed(rank, how));
     }
 
     fn left(&mut self, rank: Rank) {
         // Its data link says so too, after the last data; this is only the end of its words.
         self.0.goodbye(rank);
+        // Where there is no such link, nothing of its can come any more.
+        self.0.later.push_back(Later::Departed(rank, Down::Left));
     }
 }

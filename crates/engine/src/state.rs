@@ -39,6 +39,8 @@ pub(crate) enum Later {
     Without(usize, u64, Rank),
     Word(Word),
     DeclareLost(Rank, String),
+    /// The control plane has said how a rank went.
+    Departed(Rank, Down),
     Forget(OpId),
 }
 
@@ -248,6 +250,11 @@ impl State {
                     }
                     Later::Word(word) => control.broadcast(&word.to_bytes()),
                     Later::DeclareLost(rank, why) => control.declare_lost(rank, &why),
+                    Later::Departed(rank, how) => {
+                        for link in links {
+                            link.departed(rank, &how);
+                        }
+                    }
                     Later::Forget(op) => {
                         for link in links {
                             link.forget(op);

@@ -353,7 +353,7 @@ fn connect(
     let memory = links::through_memory(&meeting, &hosts, wanted)?;
     meeting.beside = &memory.ranks;
     meeting.timeout = left(deadline);
-    let mesh = meeting.connect()?;
+    let met = meeting.introduce()?;
     let mut config = config;
     config.mapped |= memory.mapped;
     if config.hosts.is_none() {
@@ -368,13 +368,18 @@ fn connect(
         }
         .into()
     };
-    let link = TcpTransport::new(member.rank, mesh.data, TcpConfig::default())
-        .map_err(|e| failed("the data links", e))?;
-    let control = TcpControl::new(member.rank, member.world, mesh.control)
+    let control = TcpControl::new(member.rank, member.world, met.control)
         .map_err(|e| failed("the control plane", e))?;
     let mut links: Vec<Box<dyn Transport>> = Vec::new();
     links.extend(memory.link);
-    if !link.peers().is_empty() {
+    if let Some(reach) = met.reach {
+        let tcp = TcpConfig {
+            // A peer that cannot be reached is named when the first operation that needs it has run out of time.
+            patience: config.timeout,
+            ..TcpConfig::default()
+        };
+        let link = TcpTransport::reaching(member.rank, reach, tcp)
+            .map_err(|e| failed("the data links", e))?;
         links.push(Box::new(link));
     }
     Engine::new(

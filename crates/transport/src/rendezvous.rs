@@ -1,10 +1,12 @@
 //! How ranks find each other and become a mesh of links.
 //!
-//! Every rank publishes in the store the address of the socket by which it reached the store, then a listening port at that address, and connects to all ranks below it; ranks above it connect to it.
+//! Every rank publishes in the store the address of the socket by which it reached the store, then a listening port at that address.
+//! [`Rendezvous::introduce`] makes the connections of the control plane and leaves those for data to whoever needs them first ([`crate::tcp::Reach`]); [`Rendezvous::connect`] makes all of them.
+//! Of two ranks the higher one calls.
 //! A rank that reached the store over a loopback address is on the store's host: others, who reached the store by a routed address, use that one for it, so that no loopback address is ever used by a remote peer.
 //! A rank that has chosen an address ([`Rendezvous::at`], see [`crate::interfaces`]) publishes that instead, listens there and calls from there; a loopback address is refused then where ranks are on several hosts.
 //! Every connection proves itself by [`crate::auth`] first; strangers on the port are turned away within two seconds and do not disturb.
-//! The listener is closed once the mesh is complete.
+//! The listener of a complete mesh is closed.
 //!
 //! One thread named `gaggle-accept` accepts; the caller's and up to seven named `gaggle-connect` connect. All end with the call.
 
@@ -16,9 +18,10 @@ use crate::{
     control::neighbours,
     interfaces::is_link_local,
     store::{StoreClient, connect_one},
+    tcp::{Address, LIMITS, Reach, WAKER},
 };
 use gaggle_core::{Cause, Error, Rank, Store, name_ranks};
-use mio::{Events, Poll, Token, Waker};
+use mio::{Events, Poll, Waker};
 use parking_lot::Mutex;
 use rand::{TryRngCore, rngs::OsRng};
 use std::{
@@ -29,11 +32,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const WAKER: Token = Token(0);
-/// Connections that have not proven themselves, at one time.
-const HALF_OPEN: usize = 64;
-/// From accept to proof.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Threads that connect at the same time, the caller's included.
 const CONNECTORS: usize = 8;
 /// Between attempts to connect: from, doubling to.
@@ -96,6 +94,8 @@ impl Place {
 
 /// A connection to make: what for, and with whom.
 type Link = (Purpose, Rank);
+/// Connections that have been made.
+type Streams = Vec<(Link, TcpStream)>;
 
 /// One rank's wish to meet the others.
 pub struct Rendezvous<'a> {
@@ -128,6 +128,23 @@ pub struct Mesh {
     pub control: Vec<(Rank, TcpStream)>,
 }
 
+/// What a rank has that knows the others.
+#[derive(Debug, Default)]
+pub struct Introduced {
+    /// Connections to the ranks at a distance of a power of two, as in a [`Mesh`].
+    pub control: Vec<(Rank, TcpStream)>,
+    /// The open port, and where all other ranks have theirs but those [beside](Rendezvous::beside); `None` where there are none.
+    pub reach: Option<Reach>,
+}
+
+/// What is open when the connections that were wanted are there.
+struct Port {
+    poll: Poll,
+    waker: Waker,
+    gate: Gate,
+    addrs: Vec<SocketAddr>,
+}
+
 impl<'a> Rendezvous<'a> {
     /// By way of a client of the store.
     pub fn over(
@@ -150,11 +167,70 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
-    /// Meets the others. A world of one meets nobody and touches nothing.
+    /// Meets the others and makes all connections. A world of one meets nobody and touches nothing.
     ///
     /// # Errors
     /// [`Cause::Rendezvous`] names the ranks that are missing and what is known of them; [`Cause::Store`] if the store is lost; [`Cause::Invalid`] if the rank is outside the world. All connections are closed then.
     pub fn connect(&self) -> Result<Mesh, Error> {
+        let mut mesh = Mesh::default();
+        let Some((links, _)) = self.meet_all(true)? else {
+            return Ok(mesh);
+        };
+        for ((purpose, peer), stream) in links {
+            match purpose {
+                Purpose::Data => mesh.data.push((peer, stream)),
+                Purpose::Control => mesh.control.push((peer, stream)),
+                Purpose::Store => {}
+            }
+        }
+        mesh.data.sort_by_key(|(rank, _)| *rank);
+        mesh.control.sort_by_key(|(rank, _)| *rank);
+        Ok(mesh)
+    }
+
+    /// Meets the others and makes the connections of the control plane; for data it learns where everybody is, and keeps its port open. All ranks of a job do the same.
+    ///
+    /// # Errors
+    /// As [`connect`](Rendezvous::connect).
+    pub fn introduce(&self) -> Result<Introduced, Error> {
+        let mut introduced = Introduced::default();
+        let Some((links, port)) = self.meet_all(false)? else {
+            return Ok(introduced);
+        };
+        let mut come = Vec::new();
+        for ((purpose, peer), stream) in links {
+            match purpose {
+                // They were sooner done, and had something to say.
+                Purpose::Data => come.push((peer, stream)),
+                Purpose::Control => introduced.control.push((peer, stream)),
+                Purpose::Store => {}
+            }
+        }
+        introduced.control.sort_by_key(|(rank, _)| *rank);
+        let peers = (0..)
+            .map(Rank)
+            .zip(&port.addrs)
+            .map(|(rank, addr)| Address {
+                rank,
+                addr: *addr,
+                from: self.source(*addr),
+            });
+        let peers: Vec<Address> = peers.filter(|peer| self.has_data(peer.rank)).collect();
+        if !peers.is_empty() {
+            introduced.reach = Some(Reach {
+                poll: port.poll,
+                waker: port.waker,
+                gate: port.gate,
+                creds: self.creds.clone(),
+                peers,
+                come,
+            });
+        }
+        Ok(introduced)
+    }
+
+    /// Meets the others; for `data` only if it is to be `eager`.
+    fn meet_all(&self, eager: bool) -> Result<Option<(Streams, Port)>, Error> {
         if self.rank.0 >= self.world {
             return Err(Error::invalid(
                 "rendezvous",
@@ -162,7 +238,7 @@ impl<'a> Rendezvous<'a> {
             ));
         }
         if self.world == 1 {
-            return Ok(Mesh::default());
+            return Ok(None);
         }
         let deadline = auth::deadline_in(self.timeout);
         let places = self.exchange_places(deadline)?;
@@ -170,7 +246,7 @@ impl<'a> Rendezvous<'a> {
         let listener = self
             .listen(&places)
             .map_err(|e| self.failed(format!("cannot listen at {}: {e}", self.place().ip)))?;
-        self.meet(listener, &places, deadline)
+        self.meet(listener, &places, eager, deadline).map(Some)
     }
 
     /// Tells the others why this rank cannot meet them, instead of [`connect`](Rendezvous::connect): theirs ends with the reason instead of waiting. Of a longer one they see the first kibibyte.
@@ -420,12 +496,17 @@ impl<'a> Rendezvous<'a> {
         neighbours(self.rank, self.world).contains(&peer)
     }
 
-    fn claims_with(&self, peers: impl Iterator<Item = u32>) -> Vec<Link> {
+    /// Whether there may be a data connection with `peer`.
+    fn has_data(&self, peer: Rank) -> bool {
+        peer != self.rank && peer.0 < self.world && self.beside.binary_search(&peer).is_err()
+    }
+
+    fn claims_with(&self, peers: impl Iterator<Item = u32>, eager: bool) -> Vec<Link> {
         peers
             .map(Rank)
             .flat_map(|peer| {
                 let control = self.is_control_neighbour(peer);
-                let data = self.beside.binary_search(&peer).is_err();
+                let data = eager && self.has_data(peer);
                 data.then_some((Purpose::Data, peer))
                     .into_iter()
                     .chain(control.then_some((Purpose::Control, peer)))
@@ -437,15 +518,16 @@ impl<'a> Rendezvous<'a> {
         &self,
         listener: TcpListener,
         places: &[Place],
+        eager: bool,
         deadline: Instant,
-    ) -> Result<Mesh, Error> {
+    ) -> Result<(Streams, Port), Error> {
         let io = |e: io::Error| self.failed(format!("cannot accept connections: {e}"));
         let port = listener.local_addr().map_err(io)?.port();
         let poll = Poll::new().map_err(io)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
         let limits = GateLimits {
-            half_open: HALF_OPEN,
-            patience: PATIENCE,
+            fickle: !eager,
+            ..LIMITS
         };
         let name = format!("{} of {}", self.rank, self.world);
         let gate = Gate::new(
@@ -458,44 +540,45 @@ impl<'a> Rendezvous<'a> {
         )
         .map_err(io)?;
         let calls = Mutex::new(Calls {
-            todo: self.claims_with(0..self.rank.0).into(),
+            todo: self.claims_with(0..self.rank.0, eager).into(),
             done: Vec::new(),
             failed: None,
+            over: false,
         });
-        let accepted = thread::scope(|scope| {
+        let (addrs, (accepted, poll, gate)) = thread::scope(|scope| {
             // From the moment the port is open, so that strangers never wait longer than they may.
             let acceptor = thread::Builder::new()
                 .name("gaggle-accept".into())
-                .spawn_scoped(scope, || self.accept_all(poll, gate, &calls, deadline))
+                .spawn_scoped(scope, || {
+                    self.accept_all(poll, gate, eager, (&calls, deadline))
+                })
                 .map_err(io)?;
             let called = self.call_all(port, places, &calls, deadline);
             if let Err(e) = &called {
                 calls.lock().fail(e.to_string());
             }
-            if calls.lock().failed.is_some() {
+            calls.lock().over = true;
+            if !eager || calls.lock().failed.is_some() {
                 // Should it fail, the acceptor notices at the deadline.
                 let _ = waker.wake();
             }
             let accepted = acceptor
                 .join()
                 .map_err(|_| Error::internal("the accepting thread panicked"))?;
-            called.and(accepted)
+            Ok::<_, Error>((called?, accepted?))
         })?;
         let calls = calls.into_inner();
         if let Some(what) = calls.failed {
             return Err(self.failed(what));
         }
-        let mut mesh = Mesh::default();
-        for ((purpose, peer), stream) in accepted.into_iter().chain(calls.done) {
-            match purpose {
-                Purpose::Data => mesh.data.push((peer, stream)),
-                Purpose::Control => mesh.control.push((peer, stream)),
-                Purpose::Store => {}
-            }
-        }
-        mesh.data.sort_by_key(|(rank, _)| *rank);
-        mesh.control.sort_by_key(|(rank, _)| *rank);
-        Ok(mesh)
+        let links = accepted.into_iter().chain(calls.done).collect();
+        let port = Port {
+            poll,
+            waker,
+            gate,
+            addrs,
+        };
+        Ok((links, port))
     }
 
     /// Publishes the port, learns the others' and makes the connections that are this rank's to make.
@@ -505,7 +588,7 @@ impl<'a> Rendezvous<'a> {
         places: &[Place],
         calls: &Mutex<Calls>,
         deadline: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<SocketAddr>, Error> {
         self.store
             .set(&self.key("port", self.rank), &port.to_le_bytes())?;
         let addrs = self.gather_addrs(places, deadline)?;
@@ -521,7 +604,7 @@ impl<'a> Rendezvous<'a> {
             }
             self.call_some(calls, &addrs, deadline);
         });
-        Ok(())
+        Ok(addrs)
     }
 
     /// Works off the queue of connections to make.
@@ -586,18 +669,19 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
-    /// Accepts until everybody above has come.
+    /// Accepts until everybody above has come, and whoever else comes meanwhile.
     fn accept_all(
         &self,
         mut poll: Poll,
         mut gate: Gate,
-        calls: &Mutex<Calls>,
-        deadline: Instant,
-    ) -> Result<Vec<(Link, TcpStream)>, Error> {
-        let expected = self.claims_with(self.rank.0 + 1..self.world);
+        eager: bool,
+        (calls, deadline): (&Mutex<Calls>, Instant),
+    ) -> Result<(Streams, Poll, Gate), Error> {
+        let expected = self.claims_with(self.rank.0 + 1..self.world, eager);
         let mut come: BTreeMap<Link, TcpStream> = BTreeMap::new();
         let mut admit = |claim: Claim| {
-            if expected.contains(&(claim.purpose, claim.rank)) {
+            let early = !eager && claim.purpose == Purpose::Data && self.has_data(claim.rank);
+            if early || expected.contains(&(claim.purpose, claim.rank)) {
                 Ok(())
             } else {
                 Err(Refusal::Unwanted)
@@ -605,13 +689,19 @@ impl<'a> Rendezvous<'a> {
         };
         let mut events = Events::with_capacity(128);
         let mut guests: Vec<Guest> = Vec::new();
-        while come.len() < expected.len() {
+        // A port that stays open is looked after as long as this rank is busy with its own calls.
+        let busy = || !eager && !calls.lock().over;
+        while busy() || expected.iter().any(|link| !come.contains_key(link)) {
             if let Some(what) = &calls.lock().failed {
                 return Err(self.failed(what.clone()));
             }
             let now = Instant::now();
             if now >= deadline {
                 let missing: Vec<_> = expected.iter().filter(|k| !come.contains_key(k)).collect();
+                if missing.is_empty() {
+                    // The calls end in time, too.
+                    break;
+                }
                 let what = absent(&missing, self.timeout);
                 calls.lock().fail(what.clone());
                 return Err(self.failed(what));
@@ -634,7 +724,7 @@ impl<'a> Rendezvous<'a> {
                 come.insert(key, stream);
             }
         }
-        Ok(come.into_iter().collect())
+        Ok((come.into_iter().collect(), poll, gate))
     }
 }
 
@@ -656,6 +746,8 @@ struct Calls {
     todo: VecDeque<Link>,
     done: Vec<(Link, TcpStream)>,
     failed: Option<String>,
+    /// All that there were have been made, or have failed.
+    over: bool,
 }
 
 impl Calls {

@@ -2,19 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use gaggle_core::{Cause, Error, Rank, Store};
+use gaggle_core::{
+    Cause, Class, Dir, Down, Error, Inlet, MsgKey, OpId, Outlet, Rank, Sink, Store, Transfer,
+    Transport, TransportError, Verdict, XferId,
+};
 use gaggle_transport::{
     auth::{Credentials, Secret},
     control::neighbours,
     interfaces::interfaces,
     rendezvous::{Mesh, Rendezvous},
     store::{LocalStore, StoreClient, StoreConfig, StoreServer},
+    tcp::{TcpConfig, TcpTransport},
 };
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -93,6 +98,174 @@ fn all_meet_in_worlds_of_every_size() {
         assert_eq!(s.linger(world, LONG), []);
         assert_eq!(s.roster().vanished.len(), world as usize);
     }
+}
+
+/// Gives zeroes, and takes everything.
+struct Zeroes(usize);
+
+impl Sink for Zeroes {
+    fn outgoing(&mut self, _id: XferId, _at: u64, out: &mut dyn Outlet) {
+        let n = out.room().len();
+        out.commit(n);
+    }
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn incoming(&mut self, _id: XferId, _at: u64, part: &mut dyn Inlet) {
+        let n = part.peek().len();
+        part.consume(n);
+    }
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn done(&mut self, _id: XferId, result: Result<(), TransportError>) {
+        result.unwrap();
+        self.0 += 1;
+    }
+    fn down(&mut self, peer: Rank, how: Down) {
+        panic!("{peer} is down: {how:?}");
+    }
+}
+
+/// Sends a message to the next rank and takes the previous one's; `over` counts the ranks that have both.
+fn round(link: &TcpTransport, me: u32, world: u32, over: &AtomicU32) {
+    let op = OpId {
+        group: 1,
+        lane: 0,
+        class: Class::Collective,
+        seq: 0,
+    };
+    let to = |dir, peer| Transfer {
+        dir,
+        peer: Rank(peer),
+        key: MsgKey { op, tag: 0 },
+        bytes: 100_000,
+        unit: 1,
+        priority: 0,
+        head: &[],
+        loan: None,
+    };
+    link.post(to(Dir::Send, (me + 1) % world)).unwrap();
+    link.post(to(Dir::Recv, (me + world - 1) % world)).unwrap();
+    let mut sink = Zeroes(0);
+    let start = Instant::now();
+    let mut counted = false;
+    // What is sent may still have to be written: everybody goes on until nobody needs it.
+    while over.load(SeqCst) < world {
+        if sink.0 == 2 && !std::mem::replace(&mut counted, true) {
+            over.fetch_add(1, SeqCst);
+        }
+        if link.progress(&mut sink, 1 << 20) == 0 {
+            thread::yield_now();
+        }
+        assert!(start.elapsed() < LONG, "{me} of {world}");
+    }
+}
+
+/// Meets the others, talks to its neighbours, and says how many connections that took.
+fn introduced(meeting: &Rendezvous<'_>, over: &AtomicU32) -> u64 {
+    let (me, world) = (meeting.rank, meeting.world);
+    let met = meeting.introduce().unwrap();
+    let peers: Vec<Rank> = met.control.iter().map(|(rank, _)| *rank).collect();
+    assert_eq!(peers, neighbours(me, world));
+    let Some(reach) = met.reach else {
+        assert_eq!(world, 1);
+        return 0;
+    };
+    let link = TcpTransport::reaching(me, reach, TcpConfig::default()).unwrap();
+    let others: Vec<Rank> = (0..world).map(Rank).filter(|r| *r != me).collect();
+    assert_eq!(link.peers(), others);
+    round(&link, me.0, world, over);
+    link.stats().connections
+}
+
+#[test]
+fn introduced_ranks_connect_when_they_need_to() {
+    let ips = ["127.0.0.1", "::1"];
+    for (ip, world) in ips
+        .into_iter()
+        .flat_map(|ip| [1, 2, 3, 5, 7, 8].map(|n| (ip, n)))
+    {
+        let Some(s) = server(ip, world) else {
+            eprintln!("NOT TESTED: this machine has no {ip}");
+            continue;
+        };
+        let over = AtomicU32::new(0);
+        let made: Vec<u64> = thread::scope(|scope| {
+            let ranks: Vec<_> = (0..world)
+                .map(|rank| {
+                    let (addr, over) = (s.addr(), &over);
+                    scope.spawn(move || {
+                        let client =
+                            StoreClient::connect(addr, &creds(), Rank(rank), LONG).unwrap();
+                        let creds = creds();
+                        let meeting = Rendezvous::over(&client, Rank(rank), world, &creds, LONG);
+                        introduced(&meeting, over)
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|r| r.join().unwrap()).collect()
+        });
+        let want = [0, 1, 2][(world as usize - 1).min(2)];
+        assert_eq!(made, vec![want; world as usize]);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn introduced_ranks_call_where_the_others_chose_to_be() {
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let store = LocalStore::new();
+    let over = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            let (store, over) = (&store, &over);
+            scope.spawn(move || {
+                let meeting = Rendezvous {
+                    rank: Rank(rank),
+                    world: 3,
+                    creds: &creds(),
+                    store,
+                    local: (lo, 1).into(),
+                    at: Some(([127, 0, 8, 1 + rank as u8], 0).into()),
+                    store_addr: (lo, 2).into(),
+                    timeout: LONG,
+                    beside: &[],
+                };
+                assert_eq!(introduced(&meeting, over), 2);
+            });
+        }
+    });
+}
+
+#[test]
+fn who_is_beside_is_not_called() {
+    let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let store = LocalStore::new();
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            let store = &store;
+            scope.spawn(move || {
+                // Ranks 0 and 1 share something else; rank 2 has nobody.
+                let beside = [&[Rank(1)][..], &[Rank(0)], &[]][rank as usize];
+                let meeting = Rendezvous {
+                    rank: Rank(rank),
+                    world: 3,
+                    creds: &creds(),
+                    store,
+                    local: (lo, 1).into(),
+                    at: None,
+                    store_addr: (lo, 2).into(),
+                    timeout: LONG,
+                    beside,
+                };
+                let reach = meeting.introduce().unwrap().reach.unwrap();
+                let link = TcpTransport::reaching(Rank(rank), reach, TcpConfig::default()).unwrap();
+                let want = [&[Rank(2)][..], &[Rank(2)], &[Rank(0), Rank(1)]][rank as usize];
+                assert_eq!(link.peers(), want);
+            });
+        }
+    });
 }
 
 #[test]

@@ -99,6 +99,7 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
             }
             return endless(&job, "ring", Rank(2), || ());
         }
+        ["unlinked"] => return unlinked(&job),
         ["rebuild"] => return rebuild(&job),
         ["tolerate"] => return tolerate(&job),
         ["unjoined"] => return Err("joined a world whose rank 0 is elsewhere".into()),
@@ -173,6 +174,35 @@ fn survive(group: &Group, error: &gaggle::Error, victim: Rank) -> Result<ExitCod
     let all = (0..group.size() as u32).map(Rank);
     let survivors: Vec<Rank> = all.filter(|rank| *rank != victim).collect();
     group.subgroup(&survivors, "survivors")?.barrier()?;
+    say("survivors met");
+    Ok(ExitCode::from(3))
+}
+
+/// Rank 1 stops before it can take any connection. The others want something of it, and, when that has ended, something else.
+fn unlinked(job: &Group) -> Result<ExitCode, Trouble> {
+    let victim = Rank(1);
+    if job.rank() == victim {
+        say("ready");
+        stop_here();
+        compute();
+    }
+    let stats = job.stats();
+    if stats.connections > 0 {
+        return Err(format!("connections before any message: {stats:?}").into());
+    }
+    say("ready");
+    for what in ["a receive", "a later send", "a later all-reduce"] {
+        let ended = match what {
+            "a receive" => job.recv(&mut [0_u8; 8], victim, 1),
+            "a later send" => job.send(&[0_u8; 8], victim, 2),
+            _ => job.all_reduce(&mut [0.0_f32; 8], Mean),
+        };
+        let error = ended.err().ok_or("it has gone well")?;
+        say(&format!("{what}: {}", blame(&error)));
+    }
+    let all = (0..job.size() as u32).map(Rank);
+    let survivors: Vec<Rank> = all.filter(|rank| *rank != victim).collect();
+    job.subgroup(&survivors, "survivors")?.barrier()?;
     say("survivors met");
     Ok(ExitCode::from(3))
 }
@@ -313,9 +343,10 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     #[cfg(target_os = "linux")]
     transport::shm::meet::decline(&meeting)?;
     meeting.agree("mapped", false)?;
-    let mesh = meeting.connect()?;
-    let link = TcpTransport::new(rank, mesh.data, TcpConfig::default())?;
-    let control = TcpControl::new(rank, world, mesh.control)?;
+    let met = meeting.introduce()?;
+    let reach = met.reach.ok_or("nobody is to be reached")?;
+    let link = TcpTransport::reaching(rank, reach, TcpConfig::default())?;
+    let control = TcpControl::new(rank, world, met.control)?;
     let clock = Arc::new(core::SystemClock::new());
     let mut config = EngineConfig::default();
     config.hosts = Some(hosts.into());

@@ -14,9 +14,9 @@ use gaggle_core::{Control, Group, Rank, SystemClock, Transport};
 use gaggle_engine::{Engine, EngineConfig};
 #[cfg(target_os = "linux")]
 use gaggle_transport::shm;
-use gaggle_transport::{control, inproc, tcp};
+use gaggle_transport::{auth, control, inproc, tcp};
 use std::{
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     time::Duration,
 };
@@ -72,22 +72,13 @@ impl Link {
             #[cfg(target_os = "linux")]
             Link::Mapped => mapped::seats(n, |_, heap| heap),
             Link::Tcp => {
-                let data = mesh(n, |_, _| true);
+                let data = dialling(n, |_, _| true);
                 let control = mesh(n, |a, b| control::neighbours(a, n).contains(&b));
-                let seat = |(me, (data, control))| -> Seat {
-                    let me = Rank(me as u32);
-                    let config = tcp::TcpConfig::default();
-                    let transport = tcp::TcpTransport::new(me, data, config).unwrap();
-                    (
-                        Box::new(transport),
-                        Box::new(control::TcpControl::new(me, n, control).unwrap()),
-                    )
+                let seat = |(me, (data, control)): (_, (tcp::TcpTransport, _))| -> Seat {
+                    let control = control::TcpControl::new(Rank(me), n, control).unwrap();
+                    (Box::new(data), Box::new(control))
                 };
-                data.into_iter()
-                    .zip(control)
-                    .enumerate()
-                    .map(seat)
-                    .collect()
+                (0..).zip(data.into_iter().zip(control)).map(seat).collect()
             }
         }
     }
@@ -129,6 +120,36 @@ pub fn run<R: Send>(
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
+}
+
+/// Ranks that connect over loopback when they first need to; only to those that `wanted` says.
+pub fn dialling(n: u32, wanted: impl Fn(u32, u32) -> bool) -> Vec<tcp::TcpTransport> {
+    let creds = auth::Credentials {
+        job: "engine tests".into(),
+        epoch: 0,
+        secret: auth::Secret::from_bytes([5; 32]),
+    };
+    let ports = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports: Vec<TcpListener> = ports.collect();
+    let addrs = ports.iter().map(|port| port.local_addr().unwrap());
+    let addrs: Vec<SocketAddr> = addrs.collect();
+    (0..n)
+        .zip(ports)
+        .map(|(me, port)| {
+            let peers = (0..n).filter(|peer| *peer != me && wanted(me, *peer));
+            let peers = peers.map(|peer| tcp::Address {
+                rank: Rank(peer),
+                addr: addrs[peer as usize],
+                from: None,
+            });
+            let reach = tcp::Reach::new(Rank(me), port, peers.collect(), &creds).unwrap();
+            let config = tcp::TcpConfig {
+                patience: Duration::from_secs(5),
+                ..tcp::TcpConfig::default()
+            };
+            tcp::TcpTransport::reaching(Rank(me), reach, config).unwrap()
+        })
+        .collect()
 }
 
 /// Connections over loopback between all pairs that `wanted` says.

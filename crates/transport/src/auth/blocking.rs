@@ -1,17 +1,14 @@
 //! Both sides of the handshake on a blocking socket, under one deadline.
 
 use super::{
-    Acceptor, AuthError, CALLER, CHALLENGE, Claim, Credentials, HOST, MAGIC, PROOF, Progress,
-    REFUSED_LINGER, Refusal, VERDICT, VERSION, hello, refusal_from, take,
+    Acceptor, AuthError, Claim, Credentials, Initiator, Progress, REFUSED_LINGER, Refusal, Step,
 };
 use gaggle_core::Rank;
-use hmac::Mac;
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
     time::{Duration, Instant},
 };
-use subtle::ConstantTimeEq;
 
 /// A connected blocking socket, as far as the handshake needs it.
 pub trait Socket {
@@ -120,14 +117,6 @@ impl Timed<'_> {
         }
     }
 
-    fn read_exact(&self, buf: &mut [u8]) -> Result<(), AuthError> {
-        let mut have = 0;
-        while have < buf.len() {
-            have += self.read_some(&mut buf[have..])?;
-        }
-        Ok(())
-    }
-
     fn write(&self, bytes: &[u8]) -> Result<(), AuthError> {
         self.remaining()
             .and_then(|left| self.stream.write_within(bytes, Some(left)))
@@ -159,47 +148,19 @@ pub fn initiate(
     deadline: Instant,
 ) -> Result<Rank, AuthError> {
     let t = timed(stream, deadline);
-    let hello = hello(creds, claim).map_err(|e| t.error(e))?;
-    t.write(&hello)?;
-    let mut challenge = [0; CHALLENGE];
-    let mut have = 0;
-    while have < CHALLENGE {
-        have += t.read_some(&mut challenge[have..])?;
-        let seen = have.min(MAGIC.len());
-        if challenge[..seen] != MAGIC[..seen] {
-            return Err(AuthError::Magic { peer: t.peer });
+    let mut initiator = Initiator::new(creds, claim, t.peer.clone()).map_err(|e| t.error(e))?;
+    t.write(initiator.hello())?;
+    loop {
+        let n = t.read_some(initiator.room())?;
+        match initiator.filled(n)? {
+            Step::More => {}
+            Step::Reply(reply) => t.write(&reply)?,
+            Step::Done(host) => {
+                t.finish()?;
+                return Ok(host);
+            }
         }
     }
-    let theirs = u16::from_le_bytes(take(&challenge, 8));
-    let refusal = match refusal_from(challenge[10]) {
-        None if theirs != VERSION => Some(Refusal::Version),
-        other => other,
-    };
-    if let Some(why) = refusal {
-        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
-    }
-    let proof: [u8; PROOF] = creds
-        .secret
-        .mac(CALLER, &[&hello, &challenge])
-        .finalize()
-        .into_bytes()
-        .into();
-    t.write(&proof)?;
-    let mut verdict = [0; VERDICT];
-    t.read_exact(&mut verdict)?;
-    let expected = creds
-        .secret
-        .mac(HOST, &[&hello, &challenge, &proof, &verdict[..1]])
-        .finalize()
-        .into_bytes();
-    if !bool::from(expected.as_slice().ct_eq(&verdict[4..])) {
-        return Err(AuthError::Secret { peer: t.peer });
-    }
-    if let Some(why) = refusal_from(verdict[0]) {
-        return Err(AuthError::refused(why, &t.peer, creds, theirs, claim));
-    }
-    t.finish()?;
-    Ok(Rank(u32::from_le_bytes(take(&challenge, 12))))
 }
 
 /// The host's side on a blocking socket. Once the proof is right, `admit` decides; the socket has no timeouts afterwards.

@@ -4,7 +4,8 @@
 //! Callers own the poll; the gate owns the listener and the connections that have not proven themselves.
 
 use super::{
-    Acceptor, Claim, Credentials, Progress, REFUSED_LINGER, Refusal, strangers::Strangers,
+    Acceptor, AuthError, Claim, Credentials, Progress, REFUSED_LINGER, Refusal,
+    strangers::Strangers,
 };
 use gaggle_core::Rank;
 use mio::{
@@ -31,6 +32,8 @@ pub(crate) struct GateLimits {
     pub(crate) half_open: usize,
     /// From accept to proof.
     pub(crate) patience: Duration,
+    /// Callers may change their minds: who ends the connection by itself, without having said anything wrong, is not counted as a stranger.
+    pub(crate) fickle: bool,
 }
 
 /// A connection that has proven itself; still registered under `token`.
@@ -177,7 +180,7 @@ impl Gate {
         let Some(half) = self.half_open.get_mut(&token) else {
             return;
         };
-        let outcome = half.advance(admit, &mut self.strangers);
+        let outcome = half.advance(admit, &mut self.strangers, self.limits.fickle);
         if let Outcome::Keep = outcome {
             return;
         }
@@ -248,6 +251,7 @@ impl HalfOpen {
         &mut self,
         admit: &mut dyn FnMut(Claim) -> Result<(), Refusal>,
         strangers: &mut Strangers,
+        fickle: bool,
     ) -> Outcome {
         loop {
             match &mut self.state {
@@ -262,6 +266,7 @@ impl HalfOpen {
                 }
                 State::Shaking(acceptor) => {
                     let n = match self.stream.read(acceptor.room()) {
+                        Ok(0) if fickle => return Outcome::Close(None),
                         Ok(0) => {
                             return Outcome::Close(Some(
                                 "it closed the connection during the handshake".into(),
@@ -270,6 +275,9 @@ impl HalfOpen {
                         Ok(n) => n,
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Outcome::Keep,
                         Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                        Err(e) if fickle && e.kind() == io::ErrorKind::ConnectionReset => {
+                            return Outcome::Close(None);
+                        }
                         Err(e) => return Outcome::Close(Some(e.to_string())),
                     };
                     match acceptor.filled(n, admit) {
@@ -288,7 +296,9 @@ impl HalfOpen {
                         }
                         Ok(Progress::Refused { error, reply }) => {
                             let now = Instant::now();
-                            strangers.turned_away(self.addr.ip(), &error.to_string(), now);
+                            if !matches!(error, AuthError::Crossed { .. }) {
+                                strangers.turned_away(self.addr.ip(), &error.to_string(), now);
+                            }
                             if !self.say(&reply) || self.stream.shutdown(Shutdown::Write).is_err() {
                                 return Outcome::Close(None);
                             }

@@ -14,7 +14,7 @@
 //! All ranks share one secret: a rank's number is a claim, not proven.
 //! Frames after the handshake are neither encrypted nor signed.
 //!
-//! [`Acceptor`] is the host's side without I/O; [`initiate`] and [`accept`] drive both sides on a blocking socket.
+//! [`Initiator`] and [`Acceptor`] are both sides without I/O; [`initiate`] and [`accept`] drive them on a blocking socket.
 
 mod blocking;
 pub(crate) mod gate;
@@ -34,6 +34,7 @@ use std::{
     fmt, io,
     time::{Duration, Instant},
 };
+use subtle::ConstantTimeEq;
 
 /// The first bytes on every connection: not ASCII, and broken by anything that translates line ends.
 pub const MAGIC: [u8; 8] = *b"\x89gaggle\n";
@@ -46,6 +47,10 @@ const HELLO: usize = 84;
 const CHALLENGE: usize = 48;
 const PROOF: usize = 32;
 const VERDICT: usize = 36;
+/// Bytes that a caller sends until it is let in.
+pub(crate) const SAID_BY_CALLER: u64 = (HELLO + PROOF) as u64;
+/// Bytes that a host sends until then.
+pub(crate) const SAID_BY_HOST: u64 = (CHALLENGE + VERDICT) as u64;
 const CALLER: &[u8] = b"gaggle caller";
 const HOST: &[u8] = b"gaggle host";
 /// For how long a refused caller may take to read why.
@@ -123,6 +128,8 @@ pub enum Refusal {
     Busy = 5,
     /// Nobody waits here for this rank or this purpose.
     Unwanted = 6,
+    /// The host makes this very connection itself, and is about to have it.
+    Crossed = 7,
 }
 
 /// Why a handshake failed. The connection is of no use afterwards; each variant says who was at the other end.
@@ -183,6 +190,12 @@ pub enum AuthError {
         /// What was refused.
         what: String,
     },
+    /// Both sides call each other at the same time, and the other's call is the one that counts: it is about to arrive. Should it not, a later attempt may succeed.
+    #[error("{peer} makes the connection itself")]
+    Crossed {
+        /// Who.
+        peer: String,
+    },
     /// The deadline passed. A later attempt may succeed.
     #[error("{peer} did not finish the handshake in time")]
     Timeout {
@@ -212,6 +225,7 @@ impl AuthError {
         !matches!(
             self,
             AuthError::Busy { .. }
+                | AuthError::Crossed { .. }
                 | AuthError::Timeout { .. }
                 | AuthError::Closed { .. }
                 | AuthError::Io { .. }
@@ -239,6 +253,7 @@ impl AuthError {
             },
             Refusal::Secret => AuthError::Secret { peer },
             Refusal::Busy => AuthError::Busy { peer },
+            Refusal::Crossed => AuthError::Crossed { peer },
             Refusal::Unwanted => AuthError::Unwanted {
                 peer,
                 what: format!("a {} connection of {}", claim.purpose, name(claim.rank)),
@@ -294,17 +309,173 @@ fn challenge(refusal: Option<Refusal>, me: Rank) -> io::Result<[u8; CHALLENGE]> 
     Ok(m)
 }
 
+/// What a status says; one that has no meaning is a refusal all the same.
 fn refusal_from(status: u8) -> Option<Refusal> {
-    [
+    let known = [
         Refusal::Version,
         Refusal::Job,
         Refusal::Epoch,
         Refusal::Secret,
         Refusal::Busy,
         Refusal::Unwanted,
-    ]
-    .into_iter()
-    .find(|r| *r as u8 == status)
+        Refusal::Crossed,
+    ];
+    match status {
+        0 => None,
+        _ => Some(
+            known
+                .into_iter()
+                .find(|r| *r as u8 == status)
+                .unwrap_or(Refusal::Unwanted),
+        ),
+    }
+}
+
+/// What the caller does next.
+#[derive(Debug)]
+pub enum Step {
+    /// Read on.
+    More,
+    /// Write this, then read on. From now on the host may take the connection for made.
+    Reply(Vec<u8>),
+    /// The connection is the caller's; the rank, or [`NOBODY`], is the host's.
+    Done(Rank),
+}
+
+enum Asked {
+    Challenge,
+    Verdict {
+        challenge: [u8; CHALLENGE],
+        proof: [u8; PROOF],
+    },
+}
+
+/// The caller's side of the handshake, without I/O: write its hello, then give it bytes and do what it says.
+///
+/// It asks for exactly the bytes of the handshake, so that what follows stays in the socket.
+pub struct Initiator {
+    creds: Credentials,
+    claim: Claim,
+    peer: String,
+    hello: [u8; HELLO],
+    asked: Asked,
+    buf: [u8; CHALLENGE],
+    have: usize,
+}
+
+impl Initiator {
+    /// For a connection to `peer` (how errors call it).
+    ///
+    /// # Errors
+    /// There is no randomness for a nonce.
+    pub fn new(
+        creds: &Credentials,
+        claim: Claim,
+        peer: impl Into<String>,
+    ) -> io::Result<Initiator> {
+        Ok(Initiator {
+            creds: creds.clone(),
+            claim,
+            peer: peer.into(),
+            hello: hello(creds, claim)?,
+            asked: Asked::Challenge,
+            buf: [0; CHALLENGE],
+            have: 0,
+        })
+    }
+
+    /// What is written first.
+    pub fn hello(&self) -> &[u8] {
+        &self.hello
+    }
+
+    /// Whether the proof has been given out: from then on the host may take the connection for made.
+    pub fn has_proven(&self) -> bool {
+        matches!(self.asked, Asked::Verdict { .. })
+    }
+
+    fn want(&self) -> usize {
+        match self.asked {
+            Asked::Challenge => CHALLENGE,
+            Asked::Verdict { .. } => VERDICT,
+        }
+    }
+
+    /// Where the next bytes go; never empty before the end.
+    pub fn room(&mut self) -> &mut [u8] {
+        let want = self.want();
+        &mut self.buf[self.have..want]
+    }
+
+    /// The first `n` bytes of [`Initiator::room`] have been filled.
+    ///
+    /// # Errors
+    /// The host is not one of ours, or sends this caller away; close.
+    pub fn filled(&mut self, n: usize) -> Result<Step, AuthError> {
+        let want = self.want();
+        self.have = (self.have + n).min(want);
+        if let Asked::Challenge = self.asked {
+            let seen = self.have.min(MAGIC.len());
+            if self.buf[..seen] != MAGIC[..seen] {
+                return Err(AuthError::Magic {
+                    peer: self.peer.clone(),
+                });
+            }
+        }
+        if self.have < want {
+            return Ok(Step::More);
+        }
+        self.have = 0;
+        match self.asked {
+            Asked::Challenge => self.on_challenge(),
+            Asked::Verdict { challenge, proof } => self.on_verdict(&challenge, &proof),
+        }
+    }
+
+    fn refused(&self, why: Refusal, theirs: u16) -> AuthError {
+        AuthError::refused(why, &self.peer, &self.creds, theirs, self.claim)
+    }
+
+    fn on_challenge(&mut self) -> Result<Step, AuthError> {
+        let challenge = self.buf;
+        let theirs = u16::from_le_bytes(take(&challenge, 8));
+        let refusal = match refusal_from(challenge[10]) {
+            None if theirs != VERSION => Some(Refusal::Version),
+            other => other,
+        };
+        if let Some(why) = refusal {
+            return Err(self.refused(why, theirs));
+        }
+        let proof: [u8; PROOF] = self
+            .creds
+            .secret
+            .mac(CALLER, &[&self.hello, &challenge])
+            .finalize()
+            .into_bytes()
+            .into();
+        self.asked = Asked::Verdict { challenge, proof };
+        Ok(Step::Reply(proof.to_vec()))
+    }
+
+    fn on_verdict(
+        &self,
+        challenge: &[u8; CHALLENGE],
+        proof: &[u8; PROOF],
+    ) -> Result<Step, AuthError> {
+        let verdict = &self.buf[..VERDICT];
+        let said: [&[u8]; 4] = [&self.hello, challenge, proof, &verdict[..1]];
+        let expected = self.creds.secret.mac(HOST, &said).finalize().into_bytes();
+        if !bool::from(expected.as_slice().ct_eq(&verdict[4..])) {
+            return Err(AuthError::Secret {
+                peer: self.peer.clone(),
+            });
+        }
+        let theirs = u16::from_le_bytes(take(challenge, 8));
+        match refusal_from(verdict[0]) {
+            Some(why) => Err(self.refused(why, theirs)),
+            None => Ok(Step::Done(Rank(u32::from_le_bytes(take(challenge, 12))))),
+        }
+    }
 }
 
 /// What the host does next.

@@ -32,6 +32,8 @@ pub struct Tier {
     pub threads: bool,
     /// A rank may sleep on what `arm` says while others run on their own.
     pub sleepers: bool,
+    /// Everybody has a link to everybody from the beginning, and hears of its end without having used it.
+    pub meshed: bool,
     /// Size of the large messages.
     pub large: usize,
 }
@@ -51,7 +53,13 @@ impl Tier {
         priorities: true,
         threads: true,
         sleepers: true,
+        meshed: true,
         large: (3 << 20) + 5,
+    };
+    /// Sockets that are connected when they are first needed.
+    pub const UNMESHED: Tier = Tier {
+        meshed: false,
+        ..Tier::TCP
     };
     /// Rings in shared memory.
     pub const SHM: Tier = Tier::TCP;

@@ -122,6 +122,7 @@ impl StoreServer {
         let limits = GateLimits {
             half_open: config.half_open,
             patience: config.handshake,
+            fickle: false,
         };
         let gate = Gate::new(
             listener,

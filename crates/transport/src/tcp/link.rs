@@ -37,6 +37,8 @@ const _: () = assert!(HEADER + HEAD_MAX <= FRONT);
 /// What bytes go through.
 #[derive(Debug)]
 pub(super) enum Stream {
+    /// Nothing yet: no connection has been made.
+    Absent,
     /// A socket.
     Tcp(TcpStream),
     /// Rings. The socket says when the peer dies, and wakes.
@@ -229,6 +231,20 @@ impl Output {
 impl Link {
     pub(super) fn tcp(stream: TcpStream) -> Link {
         let baseline = sockopt::counters(stream.as_fd());
+        Link::made(stream, baseline)
+    }
+
+    /// No connection yet: nothing can be read or written, as on a closed one.
+    pub(super) fn absent() -> Link {
+        let (input, output) = (Buffer::new(0), Buffer::new(0));
+        let (input, output) = (Input::Own(input), Output::Own(output));
+        let mut link = Link::over(Stream::Absent, input, output, Some((0, 0)));
+        (link.readable, link.writable, link.closed) = (false, false, true);
+        link
+    }
+
+    /// Over a socket that had sent and received `baseline` when it became a link.
+    pub(super) fn made(stream: TcpStream, baseline: Option<(u64, u64)>) -> Link {
         let input = Input::Own(Buffer::new(PAYLOAD_MAX + SPARE));
         let output = Output::Own(Buffer::new(2 * LOW + HEADER + HEAD_MAX + FRAME));
         Link::over(Stream::Tcp(stream), input, output, baseline)
@@ -264,18 +280,24 @@ impl Link {
         }
     }
 
-    /// For the selector.
-    pub(super) fn source(&mut self) -> &mut dyn mio::event::Source {
+    /// For the selector; `None` where there is no connection.
+    pub(super) fn source(&mut self) -> Option<&mut dyn mio::event::Source> {
         match &mut self.stream {
-            Stream::Tcp(stream) => stream,
-            Stream::Ring { bell, .. } => bell,
+            Stream::Absent => None,
+            Stream::Tcp(stream) => Some(stream),
+            Stream::Ring { bell, .. } => Some(bell),
         }
+    }
+
+    /// Whether there is, or was, a connection.
+    pub(super) fn is_made(&self) -> bool {
+        !matches!(self.stream, Stream::Absent)
     }
 
     /// This side of a pair of rings.
     pub(super) fn side(&self) -> Option<&Arc<Side>> {
         match &self.stream {
-            Stream::Tcp(_) => None,
+            Stream::Absent | Stream::Tcp(_) => None,
             Stream::Ring { side, .. } => Some(side),
         }
     }
@@ -286,8 +308,9 @@ impl Link {
         if self.closed {
             return Some(self.last);
         }
-        let Stream::Tcp(stream) = &self.stream else {
-            return None;
+        let stream = match &self.stream {
+            Stream::Tcp(stream) => stream,
+            Stream::Absent | Stream::Ring { .. } => return None,
         };
         let now = sockopt::counters(stream.as_fd())?;
         Some((now.0 - sent, now.1 - received))
@@ -486,8 +509,11 @@ impl Link {
             side.close();
         }
         // All can only fail where the socket is already gone.
-        let _ = registry.deregister(self.source());
+        if let Some(source) = self.source() {
+            let _ = registry.deregister(source);
+        }
         let _ = match &self.stream {
+            Stream::Absent => Ok(()),
             Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
             Stream::Ring { bell, .. } => bell.shutdown(std::net::Shutdown::Both),
         };
@@ -512,6 +538,7 @@ impl Link {
     pub(super) fn shut(&self) {
         // It can only fail where the peer has closed already.
         let _ = match &self.stream {
+            Stream::Absent => Ok(()),
             Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
             Stream::Ring { bell, .. } => bell.shutdown(std::net::Shutdown::Write),
         };

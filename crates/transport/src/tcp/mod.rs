@@ -1,6 +1,6 @@
 //! Ranks over TCP: one connection per peer, framed as [`frame`](crate::frame) says.
 //!
-//! [`TcpTransport`] takes connections that are made and authenticated.
+//! [`TcpTransport`] takes connections that are made and authenticated, or makes each when it is first needed (`dial.rs`, [`Reach`]).
 //! Whoever calls `progress` owns the sockets for that time: nothing blocks, readiness is edge-triggered, and reading comes before writing, so that two ranks that send to each other cannot wait for each other.
 //! What leaves is chosen frame by frame, when the socket takes more, by priority and with a share for whoever waits longest (`queue.rs`): an urgent message waits for what the kernel has taken and for the rest of one frame.
 //! What has come is shown to the sink in the input buffer; what leaves is filled by the sink into the output buffer, behind its header, and goes out with it in one write.
@@ -10,6 +10,7 @@
 //!
 //! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
 
+mod dial;
 mod link;
 mod queue;
 mod read;
@@ -23,12 +24,16 @@ use crate::{
     shm::{ShmLink, ring::Side},
     sockopt,
 };
+pub use dial::{Address, Reach};
+pub(crate) use dial::{LIMITS, WAKER};
+
+use dial::{Dialling, Want};
 use gaggle_core::{
     Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, MsgKey, OpId, Outlet, Rank, Sink, Transfer,
     Transport, TransportError, Verdict, Wake, XferId,
 };
 use link::Link;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::{Condvar, Mutex};
 use run::{Run, Tally};
 use state::{NONE, POSTED_MAX, Slot, State};
@@ -47,8 +52,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Token of what wakes whoever makes progress when a connection is there.
+const NEWS: Token = Token(usize::MAX);
 /// How long what is not told of is waited for before the next look.
 const BRIEFLY: Duration = Duration::from_millis(1);
+
+/// Longest patience: longer ones have no instant at their end.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How the sockets are set up.
 #[derive(Clone, Debug)]
@@ -63,6 +73,18 @@ pub struct TcpConfig {
     ///
     /// It bounds nothing on a link that is faster than its ranks: what is sent at once is never unsent.
     pub unsent: u32,
+    /// How long a peer that cannot be connected is called, from the first transfer that needs it, before it counts as lost. A peer that is reached and does not answer is waited for.
+    pub patience: Duration,
+}
+
+impl TcpConfig {
+    fn tuning(&self) -> sockopt::Tuning {
+        sockopt::Tuning {
+            keepalive: self.keepalive,
+            user_timeout: self.user_timeout,
+            unsent: self.unsent,
+        }
+    }
 }
 
 impl Default for TcpConfig {
@@ -72,6 +94,7 @@ impl Default for TcpConfig {
             // Dead hosts are the control plane's to notice.
             user_timeout: None,
             unsent: 32 << 10,
+            patience: Duration::from_secs(60),
         }
     }
 }
@@ -95,6 +118,8 @@ pub struct TcpTransport {
     sides: Vec<Arc<Side>>,
     /// Somebody sleeps, or is about to, until a bell rings.
     armed: AtomicBool,
+    /// Makes connections when they are first needed.
+    dialling: Option<Dialling>,
 }
 
 /// What belongs to whoever makes progress.
@@ -123,6 +148,7 @@ struct Counts {
     frames_sent: AtomicU64,
     frames_received: AtomicU64,
     early: AtomicU64,
+    connections: AtomicU64,
 }
 
 impl Counts {
@@ -173,11 +199,7 @@ impl TcpTransport {
     ) -> io::Result<TcpTransport> {
         links.sort_by_key(|(rank, _)| *rank);
         Self::check(me, links.iter().map(|(rank, _)| *rank))?;
-        let tuning = sockopt::Tuning {
-            keepalive: config.keepalive,
-            user_timeout: config.user_timeout,
-            unsent: config.unsent,
-        };
+        let tuning = config.tuning();
         let mut made = Vec::with_capacity(links.len());
         for (rank, stream) in links {
             stream.set_nonblocking(true)?;
@@ -185,6 +207,60 @@ impl TcpTransport {
             made.push((rank, Link::tcp(mio::net::TcpStream::from_std(stream))));
         }
         Self::over(me, made, "tcp")
+    }
+
+    /// Makes connections when they are first needed, and takes those of others. Spawns one thread, `gaggle-dial-N`, that ends once all peers are connected or gone.
+    ///
+    /// Peers that are not connected are told apart from lost ones by [`departed`](Transport::departed) alone.
+    ///
+    /// # Errors
+    /// A rank that is there twice, or is `me`; what the system says about a socket or thread.
+    pub fn reaching(me: Rank, mut reach: Reach, config: TcpConfig) -> io::Result<TcpTransport> {
+        Self::check(me, reach.peers.iter().map(|peer| peer.rank))?;
+        let peers: Vec<Rank> = reach.peers.iter().map(|peer| peer.rank).collect();
+        let mut links: Vec<Link> = peers.iter().map(|_| Link::absent()).collect();
+        let (mut wants, mut made) = (vec![Want::Never; peers.len()], Vec::new());
+        let tuning = config.tuning();
+        for (rank, stream) in std::mem::take(&mut reach.come) {
+            let Ok(i) = peers.binary_search(&rank) else {
+                continue;
+            };
+            stream.set_nonblocking(true)?;
+            sockopt::tune(&stream, &tuning)?;
+            let stream = mio::net::TcpStream::from_std(stream);
+            links[i] = Link::tcp(stream);
+            wants[i] = Want::Made;
+            made.push(i);
+        }
+        let mut t = Self::over(me, peers.into_iter().zip(links).collect(), "tcp")?;
+        t.state.get_mut().wants = wants;
+        let outwards = Waker::new(t.io.get_mut().poll.registry(), NEWS)?;
+        let patience = config.patience.min(FOR_EVER);
+        let dialling = Dialling::start(me, reach, &made, tuning, patience, outwards)?;
+        t.dialling = Some(dialling);
+        Ok(t)
+    }
+
+    /// Peers with which there is a connection, ascending.
+    pub fn connected(&self) -> Vec<Rank> {
+        let io = self.io.lock();
+        let links = self.peers.iter().zip(&io.links);
+        let made = links.filter(|(_, link)| link.is_made() && !link.closed);
+        made.map(|(rank, _)| *rank).collect()
+    }
+
+    /// A transfer needs a connection that may not be there.
+    fn want(&self, st: &mut State, i: usize, dir: Dir) {
+        let want = match dir {
+            Dir::Send => Want::Now,
+            Dir::Recv => Want::Soon,
+        };
+        if let (Some(has), Some(dialling)) = (st.wants.get_mut(i), &self.dialling)
+            && *has < want
+        {
+            *has = want;
+            dialling.ask(i, want);
+        }
     }
 
     /// The same protocol through rings in shared memory.
@@ -229,10 +305,15 @@ impl TcpTransport {
                 Some(_) => Interest::READABLE,
                 None => interest,
             };
-            poll.registry()
-                .register(link.source(), Token(i), interest)?;
+            if let Some(source) = link.source() {
+                poll.registry().register(source, Token(i), interest)?;
+            }
         }
         let sides: Vec<_> = links.iter().filter_map(Link::side).cloned().collect();
+        let connected = |l: &&Link| l.is_made() && l.side().is_none();
+        let connections = links.iter().filter(connected).count();
+        let counts = Counts::default();
+        Counts::add(&counts.connections, connections);
         let selector = poll.registry().as_fd().try_clone_to_owned()?;
         Ok(TcpTransport {
             me,
@@ -242,16 +323,17 @@ impl TcpTransport {
             io: Mutex::new(Io {
                 poll,
                 events: Events::with_capacity(64),
-                has_sockets: sides.len() < links.len(),
+                has_sockets: connections > 0,
                 links,
                 turn: 0,
                 asked: 0,
             }),
             selector,
-            counts: Counts::default(),
+            counts,
             name,
             sides,
             armed: AtomicBool::new(false),
+            dialling: None,
         })
     }
 
@@ -416,10 +498,12 @@ impl Transport for TcpTransport {
             return Err(Self::misuse(t.peer, "this rank has left"));
         }
         st.dirty = true;
-        match t.dir {
+        let id = match t.dir {
             Dir::Send => self.post_send(&mut st, i, &t),
             Dir::Recv => self.post_recv(&mut st, i, &t),
-        }
+        }?;
+        self.want(&mut st, i, t.dir);
+        Ok(id)
     }
 
     fn cancel(&self, id: XferId) {
@@ -487,9 +571,10 @@ impl Transport for TcpTransport {
             }
         }
         let st = self.state.lock();
+        let news = || self.dialling.as_ref().is_some_and(Dialling::has_news);
         if st.left {
             Armed::Wakes
-        } else if st.dirty || st.more {
+        } else if st.dirty || st.more || news() {
             Armed::MoreToDo
         } else if st.waiting {
             // Only the sink knows when it will want what it has just left.
@@ -535,11 +620,23 @@ impl Transport for TcpTransport {
                 left: usize::MAX,
             },
         };
+        if let Some(dialling) = &self.dialling {
+            dialling.close(deadline);
+            // Whoever has been let in until now hears the goodbye.
+            run.take_news();
+            let mut st = self.state.lock();
+            for (tables, link) in st.links.iter_mut().zip(&run.io.links) {
+                if !link.is_made() {
+                    tables.control.clear();
+                }
+            }
+        }
         self.flush(&mut run, deadline);
         {
             let mut st = self.state.lock();
             st.left = true;
-            for tables in st.links.iter_mut().filter(|t| t.down.is_none()) {
+            let links = st.links.iter_mut().zip(&run.io.links);
+            for (tables, _) in links.filter(|(t, link)| t.down.is_none() && link.is_made()) {
                 tables.control.push_back(Header::goodbye());
             }
         }
@@ -561,6 +658,12 @@ impl Transport for TcpTransport {
         }
     }
 
+    fn departed(&self, peer: Rank, how: &Down) {
+        if let (Ok(i), Some(dialling)) = (self.peers.binary_search(&peer), &self.dialling) {
+            dialling.depart(i, how.clone());
+        }
+    }
+
     fn stats(&self) -> LinkStats {
         let c = &self.counts;
         let mut s = LinkStats::default();
@@ -573,6 +676,7 @@ impl Transport for TcpTransport {
         s.frames_sent = c.frames_sent.load(Relaxed);
         s.frames_received = c.frames_received.load(Relaxed);
         s.early_messages = c.early.load(Relaxed);
+        s.connections = c.connections.load(Relaxed);
         s
     }
 }

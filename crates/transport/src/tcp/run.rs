@@ -1,11 +1,14 @@
 //! One call of `progress`: early data to new receives, then every link in turn, reading before writing.
 
 use super::{
-    Calling, Io, TcpTransport,
+    Calling, Counts, Io, TcpTransport,
+    dial::{Failure, Made, Want},
+    link::Link,
     state::{NONE, State},
 };
 use crate::pieces::Piece;
 use gaggle_core::{Dir, Down, Sink, TransportError, Verdict, XferId};
+use mio::{Interest, Token};
 use std::{
     sync::atomic::{Ordering::SeqCst, fence},
     time::Duration,
@@ -62,6 +65,7 @@ impl Run<'_> {
             link.stalled = false;
         }
         self.learn();
+        self.take_news();
         let n = self.io.links.len();
         let mut moved = true;
         while moved && self.tally.left > 0 {
@@ -119,6 +123,82 @@ impl Run<'_> {
         }
         for link in links {
             link.look();
+        }
+    }
+
+    /// Takes over connections that have been made, and learns which cannot be.
+    pub(super) fn take_news(&mut self) {
+        let Some(dialling) = self.t.dialling.as_ref().filter(|d| d.has_news()) else {
+            return;
+        };
+        let (come, failed) = dialling.take();
+        if !self.io.has_sockets {
+            // Nobody else empties what has woken this rank.
+            self.poll(Duration::ZERO);
+        }
+        for made in come {
+            self.install(made);
+        }
+        for (i, failure) in failed {
+            let mut st = self.t.state.lock();
+            if st.links[i].down.is_some() || self.io.links[i].is_made() {
+                continue;
+            }
+            let wanted = (0..st.slots.end()).any(|place| {
+                let slot = st.slots.get(place);
+                slot.is_some_and(|s| s.link == i && !s.cancelled)
+            });
+            let how = match failure {
+                Failure::Gone(how) => how,
+                Failure::Silent if wanted => {
+                    dialling.ask(i, Want::Now);
+                    continue;
+                }
+                Failure::Unreachable(why) if wanted => {
+                    let how = Down::Lost(why);
+                    dialling.depart(i, how.clone());
+                    how
+                }
+                // Whoever wanted it has given up: the next one tries again.
+                _ => {
+                    st.wants[i] = Want::Never;
+                    continue;
+                }
+            };
+            drop(st);
+            self.fail(i, how);
+        }
+    }
+
+    /// A connection is there.
+    fn install(&mut self, made: Made) {
+        let Made {
+            idx: i,
+            mut stream,
+            baseline,
+        } = made;
+        {
+            let mut st = self.t.state.lock();
+            if st.links[i].down.is_some() {
+                return;
+            }
+            st.wants[i] = Want::Made;
+        }
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = self
+            .io
+            .poll
+            .registry()
+            .register(&mut stream, Token(i), interest);
+        self.io.has_sockets = true;
+        Counts::add(&self.t.counts.connections, 1);
+        self.io.links[i] = Link::made(stream, baseline);
+        if let Err(e) = registered {
+            let why = format!(
+                "connection to {} cannot be waited for: {e}",
+                self.t.peers[i]
+            );
+            self.fail(i, Down::Lost(why));
         }
     }
 

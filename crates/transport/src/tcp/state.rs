@@ -2,7 +2,10 @@
 //!
 //! Everything here is under one lock that is never held in a callback; sockets and their buffers are elsewhere, with whoever makes progress.
 
-use super::queue::{Job, Queue, SMALL};
+use super::{
+    dial::Want,
+    queue::{Job, Queue, SMALL},
+};
 use crate::{
     frame::{EAGER, Header, Kind, Violation},
     pieces::slot_of,
@@ -133,6 +136,8 @@ pub(super) struct State {
     pub(super) more: bool,
     /// The sink has left something that is to be offered again.
     pub(super) waiting: bool,
+    /// By link: how soon it is wanted. Empty where all are made from the beginning.
+    pub(super) wants: Vec<Want>,
     count: u64,
 }
 
@@ -157,6 +162,7 @@ impl State {
             dirty: true,
             more: false,
             waiting: false,
+            wants: Vec::new(),
             count: 0,
         }
     }

@@ -54,9 +54,9 @@ fn a_second_connection_to_a_rank_is_refused() {
 
 /// A sink that takes everything, gives zeroes, and remembers how it ended.
 #[derive(Default)]
-struct Plain {
-    done: Vec<(XferId, Result<(), TransportError>)>,
-    downs: Vec<(Rank, Down)>,
+pub(super) struct Plain {
+    pub(super) done: Vec<(XferId, Result<(), TransportError>)>,
+    pub(super) downs: Vec<(Rank, Down)>,
     refuse: bool,
     /// Takes nothing for now.
     full: bool,
@@ -89,7 +89,7 @@ impl Sink for Plain {
     }
 }
 
-fn key(tag: u32) -> MsgKey {
+pub(super) fn key(tag: u32) -> MsgKey {
     let op = OpId {
         group: 1,
         lane: 0,
@@ -99,7 +99,7 @@ fn key(tag: u32) -> MsgKey {
     MsgKey { op, tag }
 }
 
-fn transfer(dir: Dir, peer: u32, tag: u32, bytes: u64) -> Transfer<'static> {
+pub(super) fn transfer(dir: Dir, peer: u32, tag: u32, bytes: u64) -> Transfer<'static> {
     Transfer {
         dir,
         peer: Rank(peer),
@@ -113,7 +113,7 @@ fn transfer(dir: Dir, peer: u32, tag: u32, bytes: u64) -> Transfer<'static> {
 }
 
 /// Waits on the selector, as an engine would; the limit only turns a hang into a failure.
-fn wait(t: &TcpTransport) {
+pub(super) fn wait(t: &TcpTransport) {
     if let Armed::Fd(fd) = t.arm() {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(
             fd,
@@ -131,7 +131,7 @@ fn wait(t: &TcpTransport) {
 }
 
 /// Waits on the selector for something that may not come.
-fn wait_briefly(t: &TcpTransport) {
+pub(super) fn wait_briefly(t: &TcpTransport) {
     if let Armed::Fd(fd) = t.arm() {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(
             fd,

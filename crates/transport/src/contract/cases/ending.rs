@@ -210,10 +210,21 @@ pub(super) fn death_of_sender(b: &mut Bench<'_>) {
     }
 }
 
+/// Has everybody know everybody, who does not from the beginning.
+fn meet(net: &mut Net<'_>, meshed: bool) {
+    let n = net.nodes.len() as u32;
+    for a in (0..n).filter(|_| !meshed) {
+        for b in 0..a {
+            net.fence(a, b);
+        }
+    }
+}
+
 pub(super) fn death_of_receiver(b: &mut Bench<'_>) {
-    let large = b.tier.large;
+    let (large, meshed) = (b.tier.large, b.tier.meshed);
     for lend in [true, false] {
         let mut net = b.net(3);
+        meet(&mut net, meshed);
         let mut m = Msg::new(0, 1, 1, large);
         m.lend = lend;
         let (r, s) = (net.recv(m), net.send(m));
@@ -238,7 +249,9 @@ pub(super) fn death_of_receiver(b: &mut Bench<'_>) {
 }
 
 pub(super) fn polite(b: &mut Bench<'_>) {
+    let meshed = b.tier.meshed;
     let mut net = b.net(3);
+    meet(&mut net, meshed);
     let m = Msg::new(0, 1, 1, 70_000);
     let ids = [(1, net.recv(m)), (0, net.send(m))];
     let never = net.recv(Msg::new(0, 1, 2, 10));
