@@ -1,4 +1,4 @@
-// Gloo's own library over TCP on the loopback interface; f32.
+// Gloo's own library over TCP; f32. At the address GLOO_ADDRESS, or on the loopback interface.
 // The ranks find each other through files in the folder RDZV.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -29,7 +29,8 @@ struct Gloo final : harness::System {
     rank = std::atoi(variable("RANK"));
     ranks = std::atoi(variable("WORLD_SIZE"));
     gloo::transport::tcp::attr where;
-    where.hostname = "127.0.0.1";
+    const char* address = std::getenv("GLOO_ADDRESS");
+    where.hostname = address ? address : "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(where);
     gloo::rendezvous::FileStore store(variable("RDZV"));
     context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);

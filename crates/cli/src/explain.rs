@@ -43,7 +43,7 @@ pub(crate) struct ExplainArgs {
     /// Which ranks share a host: 2x3 for 2 hosts of 3 ranks, or each rank's host, 0,0,1
     #[arg(long, value_name = "HOSTS", value_parser = hosts)]
     hosts: Option<Hosts>,
-    /// What the ranks' links are: threads, loopback, 10gbit or 1gbit; of several hosts, those between them
+    /// What the ranks' links are: threads, shared, loopback, 10gbit or 1gbit; of several hosts, those between them
     #[arg(long, value_name = "CLASS", value_parser = class)]
     links: Option<LinkClass>,
     /// A file that gaggle tune has written, as in GAGGLE_TABLES
@@ -176,7 +176,7 @@ fn class(text: &str) -> Result<LinkClass, String> {
     let found = LinkClass::NAMED.iter().find(|(name, _)| *name == text);
     found
         .map(|(_, class)| *class)
-        .ok_or_else(|| "there are threads, loopback, 10gbit and 1gbit".into())
+        .ok_or_else(|| "there are threads, shared, loopback, 10gbit and 1gbit".into())
 }
 
 /// Each rank's host.

@@ -6,7 +6,7 @@ use crate::{args, failure::Failure, run::launch};
 use clap::Args as ClapArgs;
 use gaggle::Group;
 use gaggle_collectives::select::{LinkClass, Tables};
-use gaggle_core::{Algorithm, Error, Kind, Op, Rank, Reduce, descriptor::stable_hash};
+use gaggle_core::{Algorithm, Codec, Error, Kind, Op, Rank, Reduce, descriptor::stable_hash};
 use gaggle_launch::{Job, Voice};
 use std::{env, ffi::OsString, path::PathBuf, time::Instant};
 
@@ -32,9 +32,10 @@ Examples:
   torchrun --nnodes 2 --nproc-per-node 2 --no-python gaggle tune    on every host: between hosts, too
 
 Measured are latency (half a ping-pong), the cost of a message (a burst of small ones), bandwidth
-(both ways at once) and the fold rate (an all-reduce less its exchange), medians. Not measured is
-the codecs' rate: it stays as it is usually. `inside` is between processes of one host, `between`
-is between hosts; what is not there stays as it is usually, and the file says so.
+(both ways at once), the fold rate (an all-reduce less its exchange) and the codecs' rate (an
+all-reduce with bf16 less one without, and less the bytes that it saves), medians. `inside` is
+between processes of one host, `between` is between hosts; what is not there stays as it is
+usually, and the file says so.
 All ranks of a job need the same file in GAGGLE_TABLES; operations of ranks that differ fail.";
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<i32, Failure> {
@@ -84,7 +85,7 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
             Some(peer) => {
                 if group.rank() == Rank(0) || group.rank() == peer {
                     let pair = group.subgroup(&[Rank(0), peer], name)?;
-                    *class = measure(&pair, *class, args.repeat)?;
+                    *class = measure(&pair, args.repeat)?;
                 }
                 remarks += &format!("# {name}: measured between rank 0 and {peer}\n");
             }
@@ -106,12 +107,18 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// The same for ranks of one machine that runs now, and no other's.
+/// The same for ranks of one boot and network namespace, and no other's: as ranks that join find out who shares a host.
 fn host() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let boot = read("/proc/sys/kernel/random/boot_id");
-    let name = read("/proc/sys/kernel/hostname");
-    stable_hash(&[b"host", boot.as_bytes(), name.as_bytes()])
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let net = net.to_string_lossy();
+    // Without namespaces the name tells machines apart.
+    let name = match net.is_empty() {
+        true => read("/proc/sys/kernel/hostname"),
+        false => String::new(),
+    };
+    stable_hash(&[b"host", boot.as_bytes(), net.as_bytes(), name.as_bytes()])
 }
 
 /// Elements of an exchange that takes long, and of one that does not.
@@ -119,8 +126,8 @@ const MANY: usize = 2 << 20;
 const BURST: usize = 64;
 const TAG: u32 = 1;
 
-/// What a link between two ranks can do; what is not measured stays as `usual`.
-fn measure(pair: &Group, usual: LinkClass, repeat: u32) -> Result<LinkClass, Error> {
+/// What a link between two ranks can do.
+fn measure(pair: &Group, repeat: u32) -> Result<LinkClass, Error> {
     let bytes = (4 * MANY) as f64;
     let (me, peer) = (pair.rank(), Rank(1 - pair.rank().0));
     let mut one = [0f32];
@@ -157,29 +164,53 @@ fn measure(pair: &Group, usual: LinkClass, repeat: u32) -> Result<LinkClass, Err
     let mut x = vec![0f32; MANY];
     let reduce = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::RecursiveDoubling);
     let reduced = median(pair, repeat, || pair.run(&reduce, &mut x).map(drop))?;
-    Ok(class(usual, ping, burst, exchange, reduced, bytes))
+    let direct = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Direct);
+    let coded = direct.clone().coded_always(Codec::Bf16);
+    let plain = median(pair, repeat, || pair.run(&direct, &mut x).map(drop))?;
+    let coded = median(pair, repeat, || pair.run(&coded, &mut x).map(drop))?;
+    let times = Times {
+        ping,
+        burst,
+        exchange,
+        reduced,
+        plain,
+        coded,
+    };
+    Ok(times.class(bytes))
 }
 
-/// From times in nanoseconds, of a ping-pong, a burst each way, an exchange and an all-reduce of so many bytes.
-fn class(
-    usual: LinkClass,
+/// In nanoseconds, of operations on so many bytes where they have some.
+struct Times {
     ping: f64,
+    /// Of small messages each way.
     burst: f64,
+    /// Both ways at once.
     exchange: f64,
+    /// By recursive doubling.
     reduced: f64,
-    bytes: f64,
-) -> LinkClass {
-    /// More than memory gives; what is overlapped by the exchange costs nothing, and a rate needs a number.
-    const FASTEST: f64 = 100_000.0;
-    let whole = |x: f64| x.round().max(1.0) as u64;
-    let rate = |ns: f64| whole((bytes * 1e3 / ns.max(1.0)).min(FASTEST));
-    LinkClass {
-        latency_ns: whole(ping / 2.0),
-        // A rank sends and receives each of them.
-        message_ns: whole(burst / (2.0 * BURST as f64)),
-        bytes_per_us: rate(exchange),
-        fold_bytes_per_us: rate(reduced - exchange),
-        ..usual
+    /// By direct, and the same with half of the bytes on the wire.
+    plain: f64,
+    coded: f64,
+}
+
+impl Times {
+    fn class(&self, bytes: f64) -> LinkClass {
+        /// More than memory gives; what is overlapped by the exchange costs nothing, and a rate needs a number.
+        const FASTEST: f64 = 100_000.0;
+        let whole = |x: f64| x.round().max(1.0) as u64;
+        let rate = |bytes: f64, ns: f64| whole((bytes * 1e3 / ns.max(1.0)).min(FASTEST));
+        LinkClass {
+            latency_ns: whole(self.ping / 2.0),
+            // A rank sends and receives each of them.
+            message_ns: whole(self.burst / (2.0 * BURST as f64)),
+            bytes_per_us: rate(bytes, self.exchange),
+            fold_bytes_per_us: rate(bytes, self.reduced - self.exchange),
+            // Of two ranks each sends and receives as many bytes as the vector has, and encodes or decodes both.
+            codec_bytes_per_us: rate(
+                2.0 * bytes,
+                self.coded - (self.plain - self.exchange / 2.0),
+            ),
+        }
     }
 }
 
@@ -207,20 +238,34 @@ mod tests {
 
     #[test]
     fn rates_are_what_the_times_say() {
-        let usual = LinkClass::LOOPBACK;
-        let c = class(usual, 20_000.0, 256_000.0, 2e6, 3e6, 8e6);
+        let times = Times {
+            ping: 20_000.0,
+            burst: 256_000.0,
+            exchange: 2e6,
+            reduced: 3e6,
+            plain: 3e6,
+            coded: 4e6,
+        };
+        let c = times.class(8e6);
         assert_eq!((c.latency_ns, c.message_ns), (10_000, 2_000));
         assert_eq!((c.bytes_per_us, c.fold_bytes_per_us), (4_000, 8_000));
-        assert_eq!(c.codec_bytes_per_us, usual.codec_bytes_per_us);
+        // 2 ms are left when half of the exchange is saved; 4 ms is what it takes.
+        assert_eq!(c.codec_bytes_per_us, 8_000);
         // An all-reduce that is no slower than its exchange, and times of nothing.
-        let c = class(usual, 0.0, 0.0, 2e6, 1e6, 8e6);
+        let c = Times {
+            ping: 0.0,
+            burst: 0.0,
+            reduced: 1e6,
+            ..times
+        }
+        .class(8e6);
         assert_eq!((c.latency_ns, c.message_ns), (1, 1));
         assert_eq!(c.fold_bytes_per_us, 100_000);
     }
 
     #[test]
     fn a_pair_of_threads_has_a_class_that_can_be_read_back() {
-        let classes = gaggle::local(2, |group| measure(&group, LinkClass::THREADS, 1)).unwrap();
+        let classes = gaggle::local(2, |group| measure(&group, 1)).unwrap();
         let mut tables = Tables::threads();
         for found in classes {
             tables.inside = found.unwrap();

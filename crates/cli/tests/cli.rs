@@ -430,7 +430,7 @@ fn explain_refuses_nonsense_with_a_reason() {
         ("all-reduce -n 4 --hosts 2x0", "at least 1 rank"),
         (
             "all-reduce -n 4 --links wet",
-            "threads, loopback, 10gbit and 1gbit",
+            "threads, shared, loopback, 10gbit and 1gbit",
         ),
         ("all-reduce -n 4 --mode fast", "default, ordered and exact"),
         (

@@ -136,6 +136,7 @@ fn rounds(plan: &Plan) -> Option<u64> {
         Algorithm::Ring => ways * (p - 1),
         Algorithm::Pipelined => p - 1,
         Algorithm::Direct => ways * once,
+        Algorithm::Exchange => once,
         Algorithm::Binomial => ways * log,
         // Where P is no power of two, ⌊log₂P⌋ rounds and one more before and after.
         Algorithm::RecursiveDoubling if plan.kind == OpKind::AllReduce => log + beyond,
@@ -163,6 +164,7 @@ pub fn bytes_sent(req: &Request, dtype: DType) -> Option<u64> {
                 let own = chunk(req.rank.0);
                 (req.len - own + others * own) * plain
             }
+            Algorithm::Exchange => others * req.len * plain,
             Algorithm::RecursiveDoubling => doubling_bytes(req, dtype),
             Algorithm::Ring if req.world == 1 => 0,
             // All chunks but the owned one while reducing; all but the next rank's while gathering.

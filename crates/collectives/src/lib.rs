@@ -10,6 +10,7 @@
 //! | all-reduce | ring | 2(P−1) | 2S(P−1)/P |
 //! | | recursive doubling | ⌈log₂P⌉, one more where P is no power of two | S·⌈log₂P⌉; S more where P is no power of two and one round less |
 //! | | direct; also with a codec and with error feedback | 2 | 2S(P−1)/P |
+//! | | exchange: whole vectors, everybody with everybody | 1 | S(P−1) |
 //! | | halving-doubling (Rabenseifner) | 2⌊log₂P⌋, two more where P is no power of two | 2S(Q−1)/Q for Q the power of two; up to S more |
 //! | | binomial, k-nomial: to rank 0 and back | 2⌈logₖP⌉ | (k−1)·S·⌈logₖP⌉ |
 //! | | double tree | about 4·log₂P | 2S |
@@ -39,7 +40,7 @@
 //! | average between machines | hierarchical; also with a codec | 3 | inside 2S(L−1)/L, between S/L for each out-machine |
 //! | message | direct | 1 | S |
 //!
-//! Partial results of 16-bit floats travel as f32, so that what they send counts twice, except by direct, fused and neighbour plans, which have none.
+//! Partial results of 16-bit floats travel as f32, so that what they send counts twice, except by direct, exchange, fused and neighbour plans, which have none.
 //!
 //! ```
 //! use gaggle_collectives::{Call, Cost, Promise, Request, check, plan};
@@ -72,6 +73,7 @@ pub mod cost;
 mod direct;
 mod dissemination;
 mod doubling;
+mod exchange;
 pub mod explain;
 mod fused;
 mod gather;

@@ -454,7 +454,7 @@ impl Default for Request {
 /// The operations that can be planned. Counts are `Equal` or `Known`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// By `Ring`, `RecursiveDoubling`, `HalvingDoubling`, `Direct`, `DoubleTree`, `Binomial` or `Knomial` (to rank 0 and back), two levels or `Fused`.
+    /// By `Ring`, `RecursiveDoubling`, `HalvingDoubling`, `Direct`, `DoubleTree`, `Exchange`, `Binomial` or `Knomial` (to rank 0 and back), two levels or `Fused`.
     AllReduce {
         /// Combination.
         reduce: Reduce,

@@ -4,8 +4,8 @@ use crate::hierarchical::{self, Machines};
 use crate::neighbour::{self, Neighbours, plan_mix};
 use crate::plan::{Call, Plan, PlanError, Request};
 use crate::{
-    all_gather, all_to_all, binomial, direct, dissemination, fused, gather, halving_doubling,
-    message, recursive_doubling, reduce_scatter, ring, rooted, tree, two_level,
+    all_gather, all_to_all, binomial, direct, dissemination, exchange, fused, gather,
+    halving_doubling, message, recursive_doubling, reduce_scatter, ring, rooted, tree, two_level,
 };
 use gaggle_core::{Algorithm, Codec, Counts, OpKind, Rank};
 
@@ -48,6 +48,7 @@ pub fn plan(req: &Request) -> Result<Plan, PlanError> {
             (Algorithm::HalvingDoubling, _) => halving_doubling::plan_all_reduce(req),
             (Algorithm::Fused, _) => fused::plan_all_reduce(req),
             (Algorithm::Direct, _) => direct::plan_direct_allreduce(req, *reduce),
+            (Algorithm::Exchange, _) => exchange::plan_all_reduce(req, *reduce),
             _ => tree::plan_all_reduce(req, algorithm),
         },
         Call::Reduce { root, .. } => {
@@ -157,6 +158,7 @@ pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
             A::TwoLevelDoubleTree,
             A::TwoLevelBinomial,
             A::Fused,
+            A::Exchange,
         ],
         OpKind::Reduce => &[
             A::Direct,

@@ -229,11 +229,11 @@ impl fmt::Display for Time {
 /// let small = Question::new(OpKind::AllReduce, DType::F32, 8, 100);
 /// let large = Question { len: 1 << 22, ..small };
 /// let chosen = |q| choose(&Tables::default(), &Overrides::default(), q).map(|s| s.algorithm);
-/// assert_eq!(chosen(&small)?, Algorithm::RecursiveDoubling);
-/// assert_eq!(chosen(&large)?, Algorithm::Direct);
+/// assert_eq!(chosen(&small)?, Algorithm::Exchange);
+/// assert_eq!(chosen(&large)?, Algorithm::Ring);
 ///
-/// let overrides: Overrides = "all_reduce:1m-=ring".parse()?;
-/// assert_eq!(choose(&Tables::default(), &overrides, &large)?.algorithm, Algorithm::Ring);
+/// let overrides: Overrides = "all_reduce:1m-=direct".parse()?;
+/// assert_eq!(choose(&Tables::default(), &overrides, &large)?.algorithm, Algorithm::Direct);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn choose(

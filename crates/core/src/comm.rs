@@ -55,11 +55,13 @@ pub enum Algorithm {
     TwoLevelPipelined = 18,
     /// One pass over memory that all ranks have mapped.
     Fused = 19,
+    /// Everybody sends everybody the whole vector: 1 round, S(P−1) bytes sent per rank.
+    Exchange = 20,
 }
 
 impl Algorithm {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Algorithm; 20] = [
+    pub const ALL: [Algorithm; 21] = [
         Algorithm::Ring,
         Algorithm::RecursiveDoubling,
         Algorithm::Direct,
@@ -80,6 +82,7 @@ impl Algorithm {
         Algorithm::TwoLevelBinomial,
         Algorithm::TwoLevelPipelined,
         Algorithm::Fused,
+        Algorithm::Exchange,
     ];
 
     /// The algorithm with number `n`, as sent in a descriptor.
@@ -110,6 +113,7 @@ impl Algorithm {
             Algorithm::TwoLevelBinomial => "two_level_binomial",
             Algorithm::TwoLevelPipelined => "two_level_pipelined",
             Algorithm::Fused => "fused",
+            Algorithm::Exchange => "exchange",
         }
     }
 

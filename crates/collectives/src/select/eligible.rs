@@ -51,7 +51,7 @@ pub fn folding(kind: OpKind, algorithm: Algorithm) -> Folding {
     match (kind, algorithm) {
         (
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter,
-            Algorithm::Direct | Algorithm::Fused,
+            Algorithm::Direct | Algorithm::Fused | Algorithm::Exchange,
         ) => Folding::AtOnce,
         (OpKind::AllReduce, Algorithm::Binomial | Algorithm::Knomial) => Folding::InOrder,
         _ => Folding::Any,
@@ -170,6 +170,7 @@ fn takes_codec(kind: OpKind, algorithm: Algorithm) -> Result<(), &'static str> {
         )
         | (OpKind::AllReduce, Algorithm::TwoLevelDirect)
         | (OpKind::Mix | OpKind::HierarchicalMix, _) => Ok(()),
+        (OpKind::AllReduce, Algorithm::Exchange) => Err("has no codec: direct has"),
         (OpKind::AllReduce | OpKind::ReduceScatter, _) => {
             Err("would round to the codec at every hop")
         }

@@ -75,6 +75,8 @@ struct Work {
     rounds: u64,
     /// Messages sent and received, each counted, by the threads on that way.
     messages: u64,
+    /// Of these, how many are received while the last one is under way: what they cost is hidden by the latency, as far as that goes.
+    hidden: u64,
     /// Bytes through the busiest rank's link, one way.
     bytes: u64,
     /// Operand bytes that the busiest rank folds.
@@ -95,18 +97,32 @@ const LOOK_BYTES: u64 = 4096;
 impl Work {
     /// In nanoseconds, where `share` ranks use one link of the class.
     fn on(&self, class: &LinkClass, share: u64) -> u64 {
+        self.turns(class)
+            .saturating_add(self.volume(class, share))
+    }
+
+    /// What messages take, however short.
+    fn turns(&self, class: &LinkClass) -> u64 {
+        let waiting = self.rounds.saturating_mul(class.latency_ns);
+        let busy = self.messages.saturating_mul(class.message_ns);
+        let hidden = self.hidden.saturating_mul(class.message_ns);
+        let looks = self.looks.saturating_mul(LOOK_NS);
+        waiting
+            .saturating_add(busy.saturating_sub(hidden.min(waiting)))
+            .saturating_add(looks)
+    }
+
+    /// What their bytes take.
+    fn volume(&self, class: &LinkClass, share: u64) -> u64 {
         let through = |bytes: u64, per_us: u64| {
             let ns = u128::from(bytes) * 1000 / u128::from(per_us.max(1));
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
         [
-            self.rounds.saturating_mul(class.latency_ns),
-            self.messages.saturating_mul(class.message_ns),
             through(self.bytes.saturating_mul(share.max(1)), class.bytes_per_us),
             through(self.folded, class.fold_bytes_per_us),
             through(self.coded, class.codec_bytes_per_us),
             through(self.copied, class.fold_bytes_per_us),
-            self.looks.saturating_mul(LOOK_NS),
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -196,6 +212,14 @@ impl Level {
                     ..Work::default()
                 }
             }
+            Algorithm::Exchange => Work {
+                rounds: u64::from(self.p > 1),
+                messages: 2 * self.others() * self.slices(s),
+                hidden: self.others().saturating_sub(1),
+                bytes: s.saturating_mul(self.others()),
+                folded: s.saturating_mul(self.others()),
+                ..Work::default()
+            },
             // Where it is small everybody folds all.
             Algorithm::Fused if s <= LOOK_BYTES => Work {
                 looks: self.others(),
@@ -213,6 +237,7 @@ impl Level {
             _ => Work {
                 rounds: 2 * u64::from(self.p > 1),
                 messages: 4 * self.others() * self.slices(s / self.p.max(1)),
+                hidden: 2 * self.others().saturating_sub(1),
                 bytes: 2 * self.but_own(),
                 folded: self.but_own(),
                 ..Work::default()
@@ -357,6 +382,7 @@ impl Level {
             },
             _ => Work {
                 rounds: u64::from(self.p > 1),
+                hidden: self.others().saturating_sub(1),
                 ..each
             },
         }
@@ -434,11 +460,24 @@ impl Level {
 }
 
 impl Work {
+    /// Around a ring every link has one sender all the time; where many send to one at once, or partners change, links are filled less well: with 4 and 8 hosts by 2 to 15 % (docs/benchmarks.md, rate-limited hosts). A 16th is taken.
+    fn crowded(self, question: &Question<'_>, algorithm: Algorithm, ranks: u64) -> Work {
+        let steady = matches!(algorithm, Algorithm::Ring);
+        match question.kind {
+            OpKind::AllReduce if ranks > 2 && !steady => Work {
+                bytes: self.bytes.saturating_add(self.bytes / 16),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// One after the other.
     fn then(self, other: Work) -> Work {
         Work {
             rounds: self.rounds + other.rounds,
             messages: self.messages + other.messages,
+            hidden: self.hidden + other.hidden,
             bytes: self.bytes.saturating_add(other.bytes),
             folded: self.folded.saturating_add(other.folded),
             coded: self.coded.saturating_add(other.coded),
@@ -500,6 +539,7 @@ pub(super) fn predict(
         if hosts.n == 1 {
             return work.on(&tables.inside, 1);
         }
+        let work = work.crowded(question, algorithm, flat.p);
         // The ranks of a host share its link; around a ring only those whose neighbour is elsewhere use it.
         let share = match algorithm {
             Algorithm::Ring | Algorithm::Pipelined => hosts.ring_links,
@@ -531,9 +571,24 @@ pub(super) fn predict(
     };
     // The ranks of a host carry a share each over its one link, or one of them carries all.
     let between = among.of(question, outer).in_codec(codec, question);
-    around
-        .on(&tables.inside, 1)
-        .saturating_add(between.on(&tables.between, 1))
+    let between = between.crowded(question, outer, among.p);
+    let turns = around
+        .turns(&tables.inside)
+        .saturating_add(between.turns(&tables.between));
+    let volumes = [
+        around.volume(&tables.inside, 1),
+        between.volume(&tables.between, 1),
+    ];
+    // A slice goes on as soon as it is folded, so that of the shorter level only the first one's way is added.
+    let n_slices = match question.kind {
+        OpKind::AllReduce => inside.slices(inside.s / inside.p.max(1)),
+        _ => 1,
+    };
+    let [more, less] = match volumes {
+        [a, b] if a < b => [b, a],
+        other => other,
+    };
+    turns.saturating_add(more).saturating_add(less / n_slices)
 }
 
 /// Longest message in elements.

@@ -37,6 +37,14 @@ impl LinkClass {
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
     };
+    /// Processes of one host, through memory that they share.
+    pub const SHARED: LinkClass = LinkClass {
+        latency_ns: 6_000,
+        message_ns: 1_000,
+        bytes_per_us: 4_000,
+        fold_bytes_per_us: 6_000,
+        codec_bytes_per_us: 4_000,
+    };
     /// Hosts on a network of 10 Gbit/s.
     pub const TEN_GIGABIT: LinkClass = LinkClass {
         latency_ns: 30_000,
@@ -54,9 +62,10 @@ impl LinkClass {
         codec_bytes_per_us: 4_000,
     };
 
-    /// The classes that have a name: `threads`, `loopback`, `10gbit`, `1gbit`.
-    pub const NAMED: [(&'static str, LinkClass); 4] = [
+    /// The classes that have a name: `threads`, `shared`, `loopback`, `10gbit`, `1gbit`.
+    pub const NAMED: [(&'static str, LinkClass); 5] = [
         ("threads", LinkClass::THREADS),
+        ("shared", LinkClass::SHARED),
         ("loopback", LinkClass::LOOPBACK),
         ("10gbit", LinkClass::TEN_GIGABIT),
         ("1gbit", LinkClass::GIGABIT),
@@ -116,9 +125,9 @@ impl Tables {
         Tables::of(LinkClass::LOOPBACK, LinkClass::LOOPBACK)
     }
 
-    /// Hosts on a network of 10 Gbit/s.
+    /// Hosts on a network of 10 Gbit/s, on each of which ranks share memory.
     pub const fn network() -> Tables {
-        Tables::of(LinkClass::LOOPBACK, LinkClass::TEN_GIGABIT)
+        Tables::of(LinkClass::SHARED, LinkClass::TEN_GIGABIT)
     }
 
     /// Links of these classes.

@@ -95,6 +95,7 @@ proofs! {
     all_reduce_by_halving_doubling: AllReduce |a| a == Algorithm::HalvingDoubling;
     all_reduce_by_trees: AllReduce |a| matches!(a, Algorithm::Binomial | Algorithm::Knomial);
     all_reduce_by_double_tree: AllReduce |a| a == Algorithm::DoubleTree;
+    all_reduce_by_exchange: AllReduce |a| a == Algorithm::Exchange;
     all_reduce_fused: AllReduce |a| a == Algorithm::Fused;
     all_reduce_in_two_levels: AllReduce |a| a.between_hosts().is_some();
     reduce: Reduce |_| true;

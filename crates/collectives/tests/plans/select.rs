@@ -15,14 +15,21 @@ fn all_reduce(world: u32, len: u64) -> Question<'static> {
 
 #[test]
 fn few_rounds_for_little_and_few_bytes_for_much() {
-    for world in [4, 8, 16] {
+    for world in [4, 8, 16, 32] {
         let small = chosen(&all_reduce(world, 16)).unwrap();
-        assert_eq!(small.algorithm, Algorithm::RecursiveDoubling, "{world}");
+        // One round, as long as its messages take less than the rounds it saves.
+        let few = match world {
+            32 => Algorithm::RecursiveDoubling,
+            _ => Algorithm::Exchange,
+        };
+        assert_eq!(small.algorithm, few, "{world}");
         let large = chosen(&all_reduce(world, 1 << 24)).unwrap();
-        assert!(
-            matches!(large.algorithm, Algorithm::Direct | Algorithm::Ring),
-            "{world}: {large}"
-        );
+        assert_eq!(large.algorithm, Algorithm::Ring, "{world}: {large}");
+        // Two rounds, before the ring's fewer collisions are worth its many.
+        if world <= 16 {
+            let between = chosen(&all_reduce(world, 1 << 18)).unwrap();
+            assert_eq!(between.algorithm, Algorithm::Direct, "{world}: {between}");
+        }
         assert!(small.time() < large.time());
         assert_eq!(small.why, Why::Fastest);
     }
@@ -86,10 +93,7 @@ fn the_callers_choice_goes_first_and_overrides_second() {
         text.contains("the override 'all_reduce:4k-=ring' names it"),
         "{text}"
     );
-    assert_eq!(
-        of(&all_reduce(4, 10)).algorithm,
-        Algorithm::RecursiveDoubling
-    );
+    assert_eq!(of(&all_reduce(4, 10)).algorithm, Algorithm::Exchange);
 }
 
 #[test]
@@ -99,7 +103,8 @@ fn what_is_promised_decides_what_is_eligible() {
         ..all_reduce(4, 16)
     };
     let s = chosen(&ordered).unwrap();
-    assert_eq!((s.algorithm, s.why.clone()), (Algorithm::Direct, Why::Only));
+    let those: Vec<Algorithm> = s.candidates.iter().map(|c| c.algorithm).collect();
+    assert_eq!(those, [Algorithm::Exchange, Algorithm::Direct]);
     assert!(
         s.to_string().contains("ordered: folded in rank order"),
         "{s}"
@@ -108,7 +113,8 @@ fn what_is_promised_decides_what_is_eligible() {
         mode: Mode::Exact,
         ..ordered
     };
-    assert_eq!(chosen(&exact).unwrap().algorithm, Algorithm::Direct);
+    let s = chosen(&exact).unwrap();
+    assert_eq!((s.algorithm, s.why), (Algorithm::Direct, Why::Only));
     // Integers and extrema have the same bits in any order.
     for (dtype, reduce) in [(DType::I32, Reduce::Sum), (DType::F32, Reduce::Max)] {
         let free = Question {
@@ -116,10 +122,7 @@ fn what_is_promised_decides_what_is_eligible() {
             reduce,
             ..ordered
         };
-        assert_eq!(
-            chosen(&free).unwrap().algorithm,
-            Algorithm::RecursiveDoubling
-        );
+        assert!(chosen(&free).unwrap().candidates.len() > 2);
     }
     let asked = Question {
         algorithm: Some(Algorithm::Ring),
@@ -128,12 +131,12 @@ fn what_is_promised_decides_what_is_eligible() {
     let error = chosen(&asked).unwrap_err().to_string();
     assert_eq!(
         error,
-        "all_reduce by ring rounds partial results, in an order of its own; what can: direct"
+        "all_reduce by ring rounds partial results, in an order of its own; what can: direct, exchange"
     );
     // An override is no promise: it is passed over, and that is said.
     let overrides = "all_reduce:=ring".parse().unwrap();
     let s = choose(&Tables::network(), &overrides, &ordered).unwrap();
-    assert_eq!(s.algorithm, Algorithm::Direct);
+    assert_eq!(s.algorithm, Algorithm::Exchange);
     assert!(
         s.to_string()
             .contains("the override by ring is passed over"),
@@ -151,12 +154,10 @@ fn a_users_reduction_is_believed() {
         }),
         ..all_reduce(8, 16)
     };
-    assert_eq!(chosen(&of(true, false)).unwrap().candidates.len(), 1);
-    assert_eq!(
-        chosen(&of(true, false)).unwrap().algorithm,
-        Algorithm::Direct
-    );
-    assert!(chosen(&of(true, true)).unwrap().candidates.len() > 1);
+    let at_once = chosen(&of(true, false)).unwrap();
+    let those: Vec<Algorithm> = at_once.candidates.iter().map(|c| c.algorithm).collect();
+    assert_eq!(those, [Algorithm::Exchange, Algorithm::Direct]);
+    assert!(chosen(&of(true, true)).unwrap().candidates.len() > 2);
     let kept = chosen(&of(false, true)).unwrap();
     assert!(
         kept.candidates
@@ -260,6 +261,24 @@ fn ranks_that_share_hosts_go_in_two_levels() {
     let round_robin: Vec<u32> = (0..16).map(|r| r % 4).collect();
     let large = of(&round_robin, 1 << 22);
     assert!(is_two_level(&large), "{large}");
+    // A ring that passes each host's link once has as few bytes there as two ranks have; two levels have fewer.
+    for (n_hosts, per_host) in [(2u32, 2u32), (2, 4), (3, 2), (4, 2), (4, 4), (8, 2)] {
+        let hosts: Vec<u32> = (0..n_hosts * per_host).map(|r| r / per_host).collect();
+        for len in [1 << 18, 1 << 22, 1 << 24] {
+            for links in [LinkClass::TEN_GIGABIT, LinkClass::GIGABIT] {
+                let tables = Tables {
+                    between: links,
+                    ..Tables::network()
+                };
+                let question = Question {
+                    hosts: Some(&hosts),
+                    ..all_reduce(n_hosts * per_host, len)
+                };
+                let s = choose(&tables, &Overrides::default(), &question).unwrap();
+                assert!(is_two_level(&s), "{hosts:?} {len}: {s}");
+            }
+        }
+    }
     let one_host = of(&[7; 16], 1 << 22);
     assert!(
         one_host

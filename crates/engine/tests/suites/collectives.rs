@@ -8,7 +8,7 @@ use gaggle_core::{
 };
 use half::{bf16, f16};
 
-const ALL_REDUCE: [Algorithm; 7] = [
+const ALL_REDUCE: [Algorithm; 8] = [
     Algorithm::Ring,
     Algorithm::RecursiveDoubling,
     Algorithm::Direct,
@@ -16,6 +16,7 @@ const ALL_REDUCE: [Algorithm; 7] = [
     Algorithm::Binomial,
     Algorithm::Knomial,
     Algorithm::DoubleTree,
+    Algorithm::Exchange,
 ];
 
 /// Small integers, so that every order of adding them is exact in every type.
