@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use std::{
     io::Read,
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -11,8 +12,26 @@ use std::{
 /// Killed and waited for when dropped.
 struct Running {
     child: Child,
-    out: Option<JoinHandle<String>>,
-    err: Option<JoinHandle<String>>,
+    out: Option<Listener>,
+    err: Option<Listener>,
+}
+
+/// What has come from a pipe so far, and the thread that reads it.
+struct Listener {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Listener {
+    /// What has come; until the pipe's end, if that comes soon: a grandchild may hold a pipe for ever.
+    fn heard(self, patience: Duration) -> String {
+        let deadline = Instant::now() + patience;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 impl Drop for Running {
@@ -23,14 +42,19 @@ impl Drop for Running {
     }
 }
 
-fn listen(mut pipe: impl Read + Send + 'static) -> Result<JoinHandle<String>> {
-    let thread = thread::Builder::new().name("listen".into());
-    Ok(thread.spawn(move || {
-        let mut bytes = Vec::new();
-        // What has come before an error is kept.
-        let _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })?)
+fn listen(mut pipe: impl Read + Send + 'static) -> Result<Listener> {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&bytes);
+    let thread = thread::Builder::new()
+        .name("listen".into())
+        .spawn(move || {
+            let mut part = [0; 4096];
+            while let Ok(n @ 1..) = pipe.read(&mut part) {
+                let mut all = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend_from_slice(&part[..n]);
+            }
+        })?;
+    Ok(Listener { bytes, thread })
 }
 
 /// Runs all `commands` at once, at most for `limit`; what each has printed, in their order.
@@ -76,18 +100,13 @@ pub fn run(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>> {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    let text = |pipe: Option<JoinHandle<String>>| match pipe {
-        Some(thread) => thread.join().unwrap_or_default(),
-        None => String::new(),
-    };
+    let text = |pipe: Option<Listener>, patience| pipe.map(|p| p.heard(patience));
     if let Some(how) = failed {
         let mut said = String::new();
         for mut running in all {
             let _ = running.child.kill();
             let _ = running.child.wait();
-            // A grandchild may hold a pipe for ever: only what ends is listened to.
-            let err = running.err.take().filter(ends_soon);
-            let lines = text(err);
+            let lines = text(running.err.take(), Duration::from_millis(300)).unwrap_or_default();
             let line = lines.lines().map(str::trim).rfind(|l| !l.is_empty());
             if let Some(line) = line.filter(|_| said.is_empty()) {
                 said = line.chars().take(200).collect();
@@ -96,15 +115,9 @@ pub fn run(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>> {
         bail!("{how}: {said}");
     }
     let outputs = all.iter_mut().map(|r| r.out.take());
-    Ok(outputs.map(text).collect())
-}
-
-fn ends_soon(thread: &JoinHandle<String>) -> bool {
-    let deadline = Instant::now() + Duration::from_millis(500);
-    while !thread.is_finished() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(5));
-    }
-    thread.is_finished()
+    Ok(outputs
+        .map(|out| text(out, Duration::from_secs(5)).unwrap_or_default())
+        .collect())
 }
 
 #[cfg(test)]

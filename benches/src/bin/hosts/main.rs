@@ -209,7 +209,12 @@ fn orchestrate(args: &Args) -> Result<()> {
     }
     let mut bench = Bench {
         gaggle: args.gaggle.clone().unwrap_or_else(|| beside.join("gaggle")),
-        peers: args.peers.clone().unwrap_or_else(|| target.join("peers")),
+        peers: match &args.peers {
+            Some(peers) => peers.clone(),
+            // Nobody else takes part in a trial.
+            None if args.smoke => PathBuf::new(),
+            None => target.join("peers"),
+        },
         congestion: args.congestion.clone(),
         rounds,
         calls: if args.smoke { 1 } else { 3 },

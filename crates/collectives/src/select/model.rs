@@ -535,8 +535,12 @@ pub(super) fn predict(
             .saturating_add(between.on(&tables.between, inside.p));
     }
     let Some(outer) = algorithm.between_hosts() else {
-        let work = flat.of(question, algorithm).in_codec(codec, question);
+        let mut work = flat.of(question, algorithm).in_codec(codec, question);
         if hosts.n == 1 {
+            if algorithm == Algorithm::Exchange {
+                // P(P−1) messages at once are too many for ranks that share processors: 4 ranks on 2 take as long as with twice as many one after the other (`cargo xtask bench chosen`).
+                work.messages = work.messages.saturating_mul(2);
+            }
             return work.on(&tables.inside, 1);
         }
         let work = work.crowded(question, algorithm, flat.p);

@@ -437,17 +437,20 @@ fn a_panicking_hook_ends_its_step_and_no_other() {
     }
 }
 
-/// Two buckets beyond the size up to which whole vectors are exchanged, so that the direct plan runs; P divides their lengths.
+/// Beyond the size up to which whole vectors are exchanged, so that the direct plan runs; every P divides it.
+const LEN: usize = 32 * 840;
+
+/// Two buckets of such a length.
 fn overlapping(group: Group, hook: Arc<dyn CommHook<f32>>) -> (gaggle_ddp::StepReport, u64) {
-    let specs = specs(&[8 * 840, 8 * 840]);
+    let specs = specs(&[LEN, LEN]);
     let mut ddp = Ddp::<f32>::new(group.clone(), &specs, hook, config()).unwrap();
     group.barrier().unwrap();
     let before = group.stats();
     ddp.begin_step(Weight::ONE).unwrap();
-    ddp.ready(1, &[1.0; 8 * 840]).unwrap();
+    ddp.ready(1, &[1.0; LEN]).unwrap();
     // The rest of backward.
     group.barrier().unwrap();
-    ddp.ready(0, &[2.0; 8 * 840]).unwrap();
+    ddp.ready(0, &[2.0; LEN]).unwrap();
     let report = ddp.finish().unwrap().report().clone();
     // What others still owe does not count as ours; what we owed has gone when we are done.
     let sent = group.stats().since(&before).payload_sent;
@@ -460,7 +463,7 @@ fn what_backward_hides_and_what_is_sent_is_reported() {
         let plain = run(Backend::Engine, n, |g| overlapping(g, Arc::new(PlainMean)));
         let coded = run(Backend::Engine, n, |g| overlapping(g, Arc::new(Bf16Mean)));
         let p = u64::from(n);
-        let bytes = 2 * 2 * (8 * 840 * 4) * (p - 1) / p;
+        let bytes = 2 * 2 * (LEN as u64 * 4) * (p - 1) / p;
         for ((plain, plain_sent), (coded, coded_sent)) in plain.iter().zip(&coded) {
             assert_eq!((plain.bytes_sent, *plain_sent), (bytes, bytes), "world {n}");
             assert_eq!((coded.bytes_sent, *coded_sent), (bytes / 2, bytes / 2));
