@@ -206,10 +206,7 @@ impl Times {
             bytes_per_us: rate(bytes, self.exchange),
             fold_bytes_per_us: rate(bytes, self.reduced - self.exchange),
             // Of two ranks each sends and receives as many bytes as the vector has, and encodes or decodes both.
-            codec_bytes_per_us: rate(
-                2.0 * bytes,
-                self.coded - (self.plain - self.exchange / 2.0),
-            ),
+            codec_bytes_per_us: rate(2.0 * bytes, self.coded - (self.plain - self.exchange / 2.0)),
         }
     }
 }

@@ -97,8 +97,7 @@ const LOOK_BYTES: u64 = 4096;
 impl Work {
     /// In nanoseconds, where `share` ranks use one link of the class.
     fn on(&self, class: &LinkClass, share: u64) -> u64 {
-        self.turns(class)
-            .saturating_add(self.volume(class, share))
+        self.turns(class).saturating_add(self.volume(class, share))
     }
 
     /// What messages take, however short.
