@@ -417,11 +417,23 @@ mod x86 {
     }
 }
 
+/// As above, one by one.
+///
+/// # Safety
+/// As above.
+#[cfg(miri)]
+unsafe fn copy(dst: *mut u8, src: *const u8, n: usize, _: Stores) {
+    for i in 0..n {
+        // SAFETY: the caller's promise. Not atomic, since no `&AtomicU8` can be made of a `&[u8]`.
+        unsafe { dst.add(i).write_volatile(src.add(i).read_volatile()) };
+    }
+}
+
 /// As above, word by word where both sides are aligned alike.
 ///
 /// # Safety
 /// As above.
-#[cfg(any(not(target_arch = "x86_64"), miri))]
+#[cfg(not(any(target_arch = "x86_64", miri)))]
 unsafe fn copy(dst: *mut u8, src: *const u8, n: usize, _: Stores) {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
     let together = (dst.addr() ^ src.addr()).is_multiple_of(8);

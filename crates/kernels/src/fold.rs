@@ -164,6 +164,9 @@ fn fold_into(dtype: DType, reduce: Reduce, out: Out<'_>, n: usize, terms: &[Term
         Out::Bytes(_) => 0..0,
         Out::Windows { outputs, stores } => raw_lines::fold(&what, outputs, terms, *stores),
     };
+    if done == (0..n) {
+        return;
+    }
     by_dtype!(dtype, T => run(Fold { what, out, n, done, terms, elements: PhantomData::<T> }));
 }
 
@@ -225,21 +228,7 @@ impl<T: Num> Kernel for Fold<'_, T> {
         let What { alone, reduce, .. } = self.what;
         let divisor = self.what.divisor.map(T::Wide::factor);
         let mut out = self.out;
-        let mut lo = 0;
-        loop {
-            if lo == self.done.start {
-                lo = self.done.end;
-            }
-            // What lies before the elements that are there ends where they begin.
-            let end = if lo < self.done.start {
-                self.done.start
-            } else {
-                self.n
-            };
-            let hi = (lo + TILE).min(end);
-            if lo == hi {
-                return;
-            }
+        for (lo, hi) in tiles::outside(self.n, self.done) {
             let acc = &mut sums[..hi - lo];
             let mut first = true;
             for term in self.terms {
@@ -273,7 +262,6 @@ impl<T: Num> Kernel for Fold<'_, T> {
                     }
                 }
             }
-            lo = hi;
         }
     }
 }

@@ -5,14 +5,15 @@ use crate::{
     fold::{Source, store},
     num::{Num, Wide},
     raw_isa::{Kernel, run},
-    tiles::TILE,
+    raw_lines,
+    tiles::{TILE, outside},
     windows::Room,
 };
 use gaggle_core::{
     Codec, DType, Form, Stores, Window, WindowMut,
     raw::{bytes_of, bytes_of_mut},
 };
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
 /// A neighbour's value in a [`mix`].
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +95,15 @@ fn mix_into(
         codec.applies_to(dtype),
         "codec {codec} does not apply to {dtype}"
     );
+    let done = match &own {
+        Own::Windows { own, to, stores } if codec == Codec::None => {
+            raw_lines::mix(dtype, (*own, keep), *to, terms, form, *stores)
+        }
+        _ => 0..0,
+    };
     by_float!("mix", dtype, T => match form {
-        Form::Delta => run(Delta { own, n, terms, codec, elements: PhantomData::<T> }),
-        Form::Sum => run(Sum { own, n, keep, terms, elements: PhantomData::<T> }),
+        Form::Delta => run(Delta { own, n, done, terms, codec, elements: PhantomData::<T> }),
+        Form::Sum => run(Sum { own, n, done, keep, terms, elements: PhantomData::<T> }),
     });
 }
 
@@ -136,7 +143,7 @@ impl Own<'_> {
 }
 
 /// Terms of either sort: known to the kernels by this alone, so that there is one copy of each.
-trait Terms {
+pub(crate) trait Terms {
     fn len(&self) -> usize;
     /// Where a term's elements are, and its weight.
     fn at(&self, i: usize) -> (Source<'_>, f64);
@@ -173,6 +180,8 @@ impl Terms for &[MixWindow<'_>] {
 struct Delta<'a, T> {
     own: Own<'a>,
     n: usize,
+    /// Elements whose average is there already.
+    done: Range<usize>,
     terms: &'a dyn Terms,
     codec: Codec,
     elements: PhantomData<T>,
@@ -186,8 +195,8 @@ impl<T: Num> Kernel for Delta<'_, T> {
         let mut step = acc;
         let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
         let size = size_of::<T>();
-        for lo in (0..self.n).step_by(TILE) {
-            let n = TILE.min(self.n - lo);
+        for (lo, hi) in outside(self.n, self.done.clone()) {
+            let n = hi - lo;
             let own = self.own.tile(lo * size, (lo + n) * size, &mut room);
             let (acc, sent, step) = (&mut acc[..n], &mut sent[..n], &mut step[..n]);
             T::Wide::fold_in(acc, own, T::DTYPE, |_, x| x);
@@ -224,6 +233,8 @@ impl<T: Num> Kernel for Delta<'_, T> {
 struct Sum<'a, T> {
     own: Own<'a>,
     n: usize,
+    /// Elements whose average is there already.
+    done: Range<usize>,
     keep: f64,
     terms: &'a dyn Terms,
     elements: PhantomData<T>,
@@ -235,8 +246,8 @@ impl<T: Num> Kernel for Sum<'_, T> {
         let mut acc = [<T::Wide as Num>::ZERO; TILE];
         let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
         let size = size_of::<T>();
-        for lo in (0..self.n).step_by(TILE) {
-            let n = TILE.min(self.n - lo);
+        for (lo, hi) in outside(self.n, self.done.clone()) {
+            let n = hi - lo;
             let own = self.own.tile(lo * size, (lo + n) * size, &mut room);
             let acc = &mut acc[..n];
             let mut first = true;

@@ -1,4 +1,4 @@
-//! Folds of memory where it is: a few vectors of every operand are loaded, folded in registers, and stored to every result.
+//! Folds and averages of memory where it is: a few vectors of every operand are loaded, folded in registers, and stored to every result.
 //!
 //! It does the long middle of an operation whose operands and results are [windows](gaggle_core::Window) of one float type, on machines with AVX-512 or AVX2; the rest is the general kernels', with equal bits: the same operations in the same order, in the same wide types.
 //! A NaN becomes the canonical one at the end only, which is the same: every operation here gives a NaN where an operand is one.
@@ -10,10 +10,11 @@
 
 use crate::{
     fold::{Source, Term, What, weight_of},
+    mix::Terms,
     raw_isa::Isa,
     raw_mode::Mode,
 };
-use gaggle_core::{DType, Reduce, Stores, Weight, Window, WindowMut};
+use gaggle_core::{DType, Form, Reduce, Stores, Weight, Window, WindowMut};
 use std::ops::Range;
 
 /// Operands, or results, of one job at most; more are left to the general kernels.
@@ -30,6 +31,9 @@ const MIN: u8 = 2;
 const MAX: u8 = 3;
 /// Each operand times its weight.
 const WEIGHTED: u8 = 4;
+
+/// Towards each operand by its weight times its distance from the first.
+const NEARER: u8 = 5;
 
 /// What happens to a sum at the end.
 #[derive(Clone, Copy)]
@@ -58,47 +62,116 @@ pub(crate) fn fold(
     terms: &[Term<'_>],
     stores: Stores,
 ) -> Range<usize> {
-    let kernel = match (Isa::current(), what.dtype) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        (Isa::Avx512, DType::F32 | DType::F64 | DType::Bf16 | DType::F16) => avx512::fold,
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        (Isa::Avx2, DType::F32 | DType::F64 | DType::Bf16) => avx2::fold,
-        _ => return 0..0,
-    };
-    let Some((mut job, op)) = job(what, outputs, terms) else {
+    let Some(kernel) = kernel_of(what.dtype) else {
         return 0..0;
     };
-    let (size, len) = (what.dtype.size(), outputs[0].len());
-    let head = stream(&mut job, stores, size);
-    if len < head + LEAST {
+    let Some((job, op)) = job(what, outputs, terms) else {
+        return 0..0;
+    };
+    job.go(kernel, (what.dtype, op), outputs[0].len(), stores)
+}
+
+/// Averages what it can, without a codec; the elements whose average is there, the others being as they were.
+pub(crate) fn mix(
+    dtype: DType,
+    (own, keep): (Window<'_>, f64),
+    to: WindowMut<'_>,
+    terms: &dyn Terms,
+    form: Form,
+    stores: Stores,
+) -> Range<usize> {
+    let Some(kernel) = kernel_of(dtype) else {
+        return 0..0;
+    };
+    let mut job = Job::new(&[to], None);
+    let mut fits = true;
+    let mut add = |window: Window<'_>, weight: f64| match job.inputs.get_mut(job.n_inputs) {
+        Some(input) => {
+            *input = (window.start().as_ptr(), weight);
+            job.n_inputs += 1;
+        }
+        None => fits = false,
+    };
+    if form == Form::Delta || keep != 0.0 {
+        add(own, keep);
+    }
+    for i in 0..terms.len() {
+        match terms.at(i) {
+            (_, 0.0) => {}
+            (Source::Window { window, dtype: d }, weight) if d == dtype => add(window, weight),
+            _ => return 0..0,
+        }
+    }
+    if !fits || job.n_inputs == 0 {
         return 0..0;
     }
-    job.bytes = (len - head) / BLOCK * BLOCK;
-    for (at, _) in &mut job.inputs[..job.n_inputs] {
-        *at = at.wrapping_add(head);
+    let op = match form {
+        Form::Delta => NEARER,
+        Form::Sum => WEIGHTED,
+    };
+    job.go(kernel, (dtype, op), to.len(), stores)
+}
+
+type KernelFn = unsafe fn(&Job, DType, u8);
+
+/// The kernels of the instruction set in use, for a type that they know.
+fn kernel_of(dtype: DType) -> Option<KernelFn> {
+    match (Isa::current(), dtype) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        (Isa::Avx512, DType::F32 | DType::F64 | DType::Bf16 | DType::F16) => Some(avx512::fold),
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        (Isa::Avx2, DType::F32 | DType::F64 | DType::Bf16) => Some(avx2::fold),
+        _ => None,
     }
-    for (at, _) in &mut job.outputs[..job.n_outputs] {
-        *at = at.wrapping_add(head);
+}
+
+impl Job {
+    /// Without operands yet.
+    fn new(outputs: &[WindowMut<'_>], divisor: Option<f64>) -> Job {
+        let mut job = Job {
+            inputs: [(std::ptr::null(), 1.0); MOST],
+            n_inputs: 0,
+            outputs: [(std::ptr::null_mut(), false); MOST],
+            n_outputs: outputs.len(),
+            bytes: 0,
+            finish: finish(divisor),
+        };
+        for (to, window) in job.outputs.iter_mut().zip(outputs) {
+            to.0 = window.start().as_ptr();
+        }
+        job
     }
-    let _mode = Mode::enter();
-    // SAFETY: the processor has these instructions; all windows have `len` bytes, of which the job has `bytes` from `head` on; streamed ones begin at a line there.
-    unsafe { kernel(&job, what.dtype, op) };
-    head / size..(head + job.bytes) / size
+
+    /// Does the blocks of places of `len` bytes, which are what is returned, in elements.
+    fn go(
+        mut self,
+        kernel: KernelFn,
+        (dtype, op): (DType, u8),
+        len: usize,
+        stores: Stores,
+    ) -> Range<usize> {
+        let size = dtype.size();
+        let head = stream(&mut self, stores, size);
+        if len < head + LEAST {
+            return 0..0;
+        }
+        self.bytes = (len - head) / BLOCK * BLOCK;
+        for (at, _) in &mut self.inputs[..self.n_inputs] {
+            *at = at.wrapping_add(head);
+        }
+        for (at, _) in &mut self.outputs[..self.n_outputs] {
+            *at = at.wrapping_add(head);
+        }
+        let _mode = Mode::enter();
+        // SAFETY: the processor has these instructions; all windows have `len` bytes, of which the job has `bytes` from `head` on; streamed ones begin at a line there.
+        unsafe { kernel(&self, dtype, op) };
+        head / size..(head + self.bytes) / size
+    }
 }
 
 /// The whole fold, where there is a kernel for it.
 fn job(what: &What, outputs: &[WindowMut<'_>], terms: &[Term<'_>]) -> Option<(Job, u8)> {
-    let mut job = Job {
-        inputs: [(std::ptr::null(), 1.0); MOST],
-        n_inputs: 0,
-        outputs: [(std::ptr::null_mut(), false); MOST],
-        n_outputs: outputs.len(),
-        bytes: 0,
-        finish: finish(what.divisor),
-    };
-    for (to, window) in job.outputs.iter_mut().zip(outputs) {
-        to.0 = window.start().as_ptr();
-    }
+    let mut job = Job::new(outputs, what.divisor);
     let mut weighted = false;
     for term in terms.iter().filter(|t| weight_of(t) != Weight::ZERO) {
         let window: Window<'_> = match term.source {
@@ -173,6 +246,7 @@ macro_rules! kernel {
                     for (i, a) in acc.iter_mut().enumerate() {
                         *a = $widen($Reg::load(from.add(i * STEP)));
                     }
+                    let own = acc;
                     if OP == WEIGHTED {
                         let w = $Acc::all(*w0);
                         for a in &mut acc {
@@ -189,6 +263,7 @@ macro_rules! kernel {
                                 MUL => a.mul(x),
                                 MIN => a.min(x),
                                 MAX => a.max(x),
+                                NEARER => a.nearer(x, own[i], w),
                                 _ => a.add(x.mul(w)),
                             };
                         }
@@ -324,6 +399,7 @@ macro_rules! choose {
                         (DType::$dtype, MUL) => $kernel::<MUL>(job),
                         (DType::$dtype, MIN) => $kernel::<MIN>(job),
                         (DType::$dtype, MAX) => $kernel::<MAX>(job),
+                        (DType::$dtype, NEARER) => $kernel::<NEARER>(job),
                         (DType::$dtype, _) => $kernel::<WEIGHTED>(job),
                     )+
                     _ => unreachable!("a fold of {dtype} was taken on without a kernel"),
@@ -338,7 +414,7 @@ macro_rules! choose {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx512 {
-    use super::{ADD, Finish, Job, MAX, MIN, MUL, WEIGHTED};
+    use super::{ADD, Finish, Job, MAX, MIN, MUL, NEARER, WEIGHTED};
     use gaggle_core::DType;
     use std::arch::{asm, x86_64::*};
 
@@ -353,7 +429,7 @@ mod avx512 {
 
     /// An accumulator and its instructions.
     macro_rules! accumulator {
-        ($Acc:ident($V:ident) of $t:ident: $zero:ident, $set:ident, $add:ident, $mul:ident, $div:ident,
+        ($Acc:ident($V:ident) of $t:ident: $zero:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $div:ident,
          $min:ident, $max:ident, $cmp:ident, $blend:ident, $cast:ident, $back:ident, $or:ident, $and:ident) => {
             #[derive(Clone, Copy)]
             struct $Acc($V);
@@ -401,6 +477,13 @@ mod avx512 {
                     let r = $blend($cmp::<_CMP_EQ_OQ>(a, b), $max(a, b), tie);
                     $Acc($blend($cmp::<_CMP_UNORD_Q>(a, b), r, $set($t::NAN)))
                 }
+                /// Unless they are equal: −0 + w·0 would lose its sign, and ∞ − ∞ is no number.
+                #[inline]
+                #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+                fn nearer(self, x: Self, from: Self, w: Self) -> Self {
+                    let moved = $add(self.0, $mul(w.0, $sub(x.0, from.0)));
+                    $Acc($blend($cmp::<_CMP_EQ_OQ>(x.0, from.0), moved, self.0))
+                }
                 #[inline]
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
                 fn canonical(self) -> $V {
@@ -409,9 +492,9 @@ mod avx512 {
             }
         };
     }
-    accumulator!(Singles(__m512) of f32: _mm512_setzero_ps, _mm512_set1_ps, _mm512_add_ps, _mm512_mul_ps, _mm512_div_ps,
+    accumulator!(Singles(__m512) of f32: _mm512_setzero_ps, _mm512_set1_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps,
         _mm512_min_ps, _mm512_max_ps, _mm512_cmp_ps_mask, _mm512_mask_blend_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_or_si512, _mm512_and_si512);
-    accumulator!(Doubles(__m512d) of f64: _mm512_setzero_pd, _mm512_set1_pd, _mm512_add_pd, _mm512_mul_pd, _mm512_div_pd,
+    accumulator!(Doubles(__m512d) of f64: _mm512_setzero_pd, _mm512_set1_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd,
         _mm512_min_pd, _mm512_max_pd, _mm512_cmp_pd_mask, _mm512_mask_blend_pd, _mm512_castpd_si512, _mm512_castsi512_pd, _mm512_or_si512, _mm512_and_si512);
 
     #[inline]
@@ -487,7 +570,7 @@ mod avx512 {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx2 {
-    use super::{ADD, Finish, Job, MAX, MIN, MUL, WEIGHTED};
+    use super::{ADD, Finish, Job, MAX, MIN, MUL, NEARER, WEIGHTED};
     use gaggle_core::DType;
     use std::arch::{asm, x86_64::*};
 
@@ -502,7 +585,7 @@ mod avx2 {
 
     /// An accumulator, as above.
     macro_rules! accumulator {
-        ($Acc:ident($V:ident) of $t:ident: $zero:ident, $set:ident, $add:ident, $mul:ident, $div:ident,
+        ($Acc:ident($V:ident) of $t:ident: $zero:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $div:ident,
          $min:ident, $max:ident, $cmp:ident, $blend:ident, $or:ident, $and:ident) => {
             #[derive(Clone, Copy)]
             struct $Acc($V);
@@ -549,6 +632,12 @@ mod avx2 {
                 }
                 #[inline]
                 #[target_feature(enable = "avx2")]
+                fn nearer(self, x: Self, from: Self, w: Self) -> Self {
+                    let moved = $add(self.0, $mul(w.0, $sub(x.0, from.0)));
+                    $Acc($blend(moved, self.0, $cmp::<_CMP_EQ_OQ>(x.0, from.0)))
+                }
+                #[inline]
+                #[target_feature(enable = "avx2")]
                 fn canonical(self) -> $V {
                     let nan = $cmp::<_CMP_UNORD_Q>(self.0, self.0);
                     $blend(self.0, $set($t::NAN), nan)
@@ -556,9 +645,9 @@ mod avx2 {
             }
         };
     }
-    accumulator!(Singles(__m256) of f32: _mm256_setzero_ps, _mm256_set1_ps, _mm256_add_ps, _mm256_mul_ps, _mm256_div_ps,
+    accumulator!(Singles(__m256) of f32: _mm256_setzero_ps, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps,
         _mm256_min_ps, _mm256_max_ps, _mm256_cmp_ps, _mm256_blendv_ps, _mm256_or_ps, _mm256_and_ps);
-    accumulator!(Doubles(__m256d) of f64: _mm256_setzero_pd, _mm256_set1_pd, _mm256_add_pd, _mm256_mul_pd, _mm256_div_pd,
+    accumulator!(Doubles(__m256d) of f64: _mm256_setzero_pd, _mm256_set1_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd,
         _mm256_min_pd, _mm256_max_pd, _mm256_cmp_pd, _mm256_blendv_pd, _mm256_or_pd, _mm256_and_pd);
 
     #[inline]

@@ -4,9 +4,19 @@
 
 use crate::num::Num;
 use gaggle_core::raw::{bytes_of, bytes_of_mut, elements_of, elements_of_mut};
+use std::ops::Range;
 
 /// Elements per tile: two tiles of the widest type lie well within a first-level cache. A multiple of [`Codec::BLOCK`](gaggle_core::Codec::BLOCK).
 pub(crate) const TILE: usize = 1024;
+
+/// The tiles of `n` elements, from and to which, without those that are `done`: what lies before them ends where they begin.
+pub(crate) fn outside(n: usize, done: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+    let cut = |all: Range<usize>| {
+        let end = all.end;
+        all.step_by(TILE).map(move |lo| (lo, (lo + TILE).min(end)))
+    };
+    cut(0..done.start).chain(cut(done.end..n))
+}
 
 /// Room for a tile that is not aligned. Filled where it is needed: zeroing costs as much as a kernel on a short tile.
 type Room<T> = Option<[T; TILE]>;
