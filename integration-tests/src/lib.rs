@@ -2,6 +2,8 @@
 
 pub mod memory;
 pub mod process;
+#[cfg(unix)]
+pub mod raw_fork;
 pub mod shared;
 #[cfg(unix)]
 pub mod stress;

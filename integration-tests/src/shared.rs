@@ -2,6 +2,7 @@
 
 use crate::{
     memory::{Memory, fill, world_rank},
+    raw_fork::in_a_fork,
     work::{Number, Trouble, blame, value},
 };
 use gaggle::{
@@ -510,4 +511,88 @@ pub fn too_much(group: &Group, mib: usize) -> Result<String, Trouble> {
         much.is_registered(),
         x.is_registered()
     ))
+}
+
+/// What a fork inherits does nothing and harms nothing: every call answers `Forked` or returns, and the parent's operations and registered memory are as before.
+///
+/// # Errors
+/// It is not so.
+pub fn forked(group: &Group) -> Result<String, Trouble> {
+    let lane = gaggle::Lane(9);
+    let op = || Op::new(Kind::AllReduce(Reduce::Sum)).on(lane);
+    let mut x: Buffer<f32> = group.buffer(100_000);
+    fill(&mut x, |i| given(group.rank(), 0, i));
+    let kept: Buffer<f32> = Memory::Registered.filled(group, 100_000, |i| i as f32);
+    let registered = kept.is_registered();
+    if group.rank() == Rank(0) {
+        let mut work = Some(group.start(op(), x));
+        let mut again =
+            Some(group.persistent(Op::new(Kind::AllReduce(Reduce::Max)), vec![1.0_f32])?);
+        let mut kept = Some(kept);
+        let is_forked = |e: &Error| matches!(e.cause(), Cause::Forked { .. });
+        let code = in_a_fork(|| {
+            let (Some(work), Some(mut again)) = (work.take(), again.take()) else {
+                return 1;
+            };
+            if let Some(canceller) = work.canceller() {
+                canceller.cancel("by a fork");
+            }
+            group.abort("by a fork");
+            if !work.wait().is_err_and(|failed| is_forked(&failed.error)) {
+                return 2;
+            }
+            if !again.wait().is_err_and(|e| is_forked(&e))
+                || !again.start().is_err_and(|e| is_forked(&e))
+            {
+                return 3;
+            }
+            drop(again);
+            if !group.barrier().is_err_and(|e| is_forked(&e)) {
+                return 4;
+            }
+            if !group
+                .subgroup(&[Rank(0)], "fork")
+                .is_err_and(|e| is_forked(&e))
+            {
+                return 5;
+            }
+            if !group
+                .rebuild(Duration::from_secs(1))
+                .is_err_and(|e| is_forked(&e))
+            {
+                return 6;
+            }
+            if group.buffer::<f32>(1000).is_registered() {
+                return 7;
+            }
+            drop(kept.take());
+            0
+        })?;
+        if code != 0 {
+            return Err(format!("the fork has ended with {code}").into());
+        }
+        let work = work.take().ok_or("the fork has taken it")?;
+        x = work.wait()?;
+        let kept = kept.take().ok_or("the fork has taken it")?;
+        if let Some(i) = (0..kept.len()).find(|i| kept[*i] != *i as f32) {
+            return Err(format!("element {i} is {} since the fork", kept[i]).into());
+        }
+        let mut again = again.take().ok_or("the fork has taken it")?;
+        again.start()?;
+        again.wait()?;
+    } else {
+        group.run(&op(), &mut x)?;
+        let mut again = group.persistent(Op::new(Kind::AllReduce(Reduce::Max)), vec![1.0_f32])?;
+        again.start()?;
+        again.wait()?;
+    }
+    let sum = |i: usize| {
+        (0..group.size() as u32)
+            .map(|r| given(Rank(r), 0, i))
+            .sum::<f32>()
+    };
+    if let Some(i) = (0..x.len()).find(|i| x[*i] != sum(*i)) {
+        return Err(format!("element {i} is {}, not {}", x[i], sum(i)).into());
+    }
+    Ok(format!("registered {registered}, as before"))
 }

@@ -250,6 +250,11 @@ fn a_killed_rank_is_lost_to_all_others_whatever_the_memory_and_the_size() {
     }
 }
 
+#[test]
+fn a_fork_of_a_rank_does_nothing_and_harms_nothing() {
+    assert_eq!(run(2, &["forked"]), ["registered true, as before"; 2]);
+}
+
 /// Says on the harness's own stderr that something was not tested.
 fn skipped(what: &str, why: &str) {
     // Not by `eprintln`, which the harness keeps to itself where a test passes.

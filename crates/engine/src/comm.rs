@@ -121,9 +121,7 @@ impl EngineComm {
     ) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         user::refuse_inside(name)?;
-        if std::process::id() != self.shared.pid {
-            return Err(Cause::Forked { op: name.into() }.into());
-        }
+        self.shared.refuse_fork(name)?;
         let mut state = self.shared.state.lock();
         check_tolerance(op)?;
         let hosts = self.hosts.as_ref();
@@ -400,6 +398,7 @@ impl Communicator for EngineComm {
     fn subgroup(&self, members: &[Rank], key: &str) -> Result<Arc<dyn Communicator>, Error> {
         let name = "subgroup";
         user::refuse_inside(name)?;
+        self.shared.refuse_fork(name)?;
         let mut world_ranks = Vec::with_capacity(members.len());
         for rank in members {
             let Some(world) = self.info.world_ranks.get(rank.idx()) else {
@@ -494,6 +493,9 @@ impl Communicator for EngineComm {
         if user::inside() {
             return tracing::warn!("no abort from inside a user's reduction: let it panic");
         }
+        if self.shared.is_foreign() {
+            return tracing::warn!("a fork of the process that joined aborts nothing");
+        }
         let mut state = self.shared.state.lock();
         let shared = &*self.shared;
         shared.guarded(&mut state, |state| {
@@ -560,6 +562,9 @@ impl Cancel for Canceller {
                 "nothing is cancelled from inside a user's reduction: let it panic"
             );
         }
+        if self.shared.is_foreign() {
+            return tracing::warn!("a fork of the process that joined cancels nothing");
+        }
         let mut state = self.shared.state.lock();
         // Looked up under the engine's lock, under which operations begin and end.
         let Some((idx, serial)) = self.completion.running() else {
@@ -596,10 +601,22 @@ impl EnginePending {
             result: Err(Error::internal("an outcome was taken twice")),
         }
     }
+
+    /// In a fork: the operation is the parent's, and so is its memory.
+    fn foreign(&mut self, error: Error) -> Finished {
+        std::mem::forget(self.completion.take());
+        Finished {
+            result: Err(error),
+            ..Self::lost()
+        }
+    }
 }
 
 impl Pending for EnginePending {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Finished> {
+        if let Err(error) = self.shared.refuse_fork("poll") {
+            return Poll::Ready(self.foreign(error));
+        }
         let Some(completion) = self.completion.clone() else {
             return Poll::Ready(Self::lost());
         };
@@ -616,6 +633,9 @@ impl Pending for EnginePending {
     }
 
     fn wait(mut self: Box<Self>) -> Finished {
+        if let Err(error) = self.shared.refuse_fork("wait") {
+            return self.foreign(error);
+        }
         let Some(completion) = self.completion.take() else {
             return Self::lost();
         };
@@ -632,7 +652,7 @@ impl Pending for EnginePending {
     }
 
     fn is_done(&self) -> bool {
-        self.completion.as_ref().is_none_or(|c| c.is_done())
+        self.shared.is_foreign() || self.completion.as_ref().is_none_or(|c| c.is_done())
     }
 
     fn canceller(&self) -> Arc<dyn Cancel> {
@@ -648,6 +668,10 @@ impl Pending for EnginePending {
 
 impl Drop for EnginePending {
     fn drop(&mut self) {
+        if self.shared.is_foreign() {
+            std::mem::forget(self.completion.take());
+            return;
+        }
         if let Some(completion) = self.completion.take()
             && let Some(Finished {
                 result: Err(error), ..

@@ -9,7 +9,7 @@ use crate::{
     sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering},
 };
 use crossbeam::utils::Backoff;
-use gaggle_core::{Armed, Clock, Control, Error, Rank, Transport, Wake};
+use gaggle_core::{Armed, Cause, Clock, Control, Error, Rank, Transport, Wake};
 use smallvec::SmallVec;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -231,6 +231,20 @@ impl Drop for Helping<'_> {
 }
 
 impl Shared {
+    /// Whether this process is a fork of the one that joined: its locks may be held by threads that are not here, so nothing is to be touched.
+    pub(crate) fn is_foreign(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
+    /// # Errors
+    /// [`Cause::Forked`].
+    pub(crate) fn refuse_fork(&self, op: &str) -> Result<(), Error> {
+        match self.is_foreign() {
+            true => Err(Cause::Forked { op: op.into() }.into()),
+            false => Ok(()),
+        }
+    }
+
     /// Makes what progress can be made. Returns how many things happened; `None`: another thread is at it and will take care.
     pub(crate) fn drive(&self) -> Option<u64> {
         self.drive_with(true)

@@ -255,7 +255,7 @@ impl Engine {
         if std::mem::replace(&mut self.left, true) {
             return;
         }
-        if std::process::id() != self.shared.pid {
+        if self.shared.is_foreign() {
             // A fork: the thread is not here, and the connections are the parent's.
             if let Some(thread) = self.thread.take() {
                 std::mem::forget(thread);

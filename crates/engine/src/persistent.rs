@@ -13,8 +13,7 @@ use crate::{
     user,
 };
 use gaggle_core::{
-    Cause, Done, Error, Finished, OnMissing, Op, OpId, Owned, Persistent, Region,
-    descriptor::stable_hash,
+    Done, Error, Finished, OnMissing, Op, OpId, Owned, Persistent, Region, descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll, ready},
@@ -144,13 +143,8 @@ impl Recurring {
 
 impl Persistent for Recurring {
     fn start(&mut self, t: u64) -> Result<(), Error> {
+        self.shared.refuse_fork(self.name)?;
         self.collect();
-        if std::process::id() != self.shared.pid {
-            return Err(Cause::Forked {
-                op: self.name.into(),
-            }
-            .into());
-        }
         // An error that nobody has waited for is not passed over.
         if let Some(Err(error)) = self.outcome.take() {
             return Err(error);
@@ -196,6 +190,7 @@ impl Persistent for Recurring {
     }
 
     fn wait(&mut self) -> Result<Done, Error> {
+        self.shared.refuse_fork(self.name)?;
         if !self.completion.is_done() {
             user::refuse_inside(self.name)?;
         }
@@ -209,6 +204,7 @@ impl Persistent for Recurring {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Error>> {
+        self.shared.refuse_fork(self.name)?;
         if self.idle.is_none() {
             if !self.completion.is_done() {
                 self.shared.drive();
@@ -224,20 +220,29 @@ impl Persistent for Recurring {
     }
 
     fn is_running(&self) -> bool {
-        self.idle.is_none() && !self.completion.is_done()
+        !self.shared.is_foreign() && self.idle.is_none() && !self.completion.is_done()
     }
 
     fn io(&mut self) -> Option<&mut Region> {
+        self.shared.refuse_fork(self.name).ok()?;
         self.collect();
         self.idle.as_mut()?.memory.region()
     }
 
     fn input(&mut self) -> Option<&mut Region> {
+        self.shared.refuse_fork(self.name).ok()?;
         self.collect();
         self.idle.as_mut()?.memory.input_region()
     }
 
     fn into_memory(mut self: Box<Self>) -> Finished {
+        if let Err(error) = self.shared.refuse_fork(self.name) {
+            return Finished {
+                io: None,
+                input: None,
+                result: Err(error),
+            };
+        }
         if self.is_running()
             && let Err(error) = user::refuse_inside("into_memory")
         {
@@ -270,6 +275,9 @@ impl Persistent for Recurring {
 
 impl Drop for Recurring {
     fn drop(&mut self) {
+        if self.shared.is_foreign() {
+            return;
+        }
         let in_flight = self.idle.is_none();
         let late = in_flight.then(|| self.completion.detach_again()).flatten();
         let outcome = late.map(|(_, result)| result).or(self.outcome.take());

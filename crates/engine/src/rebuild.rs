@@ -357,12 +357,7 @@ impl Rebuilding {
         limit: Duration,
     ) -> Result<Rebuilding, Error> {
         user::refuse_inside("rebuild")?;
-        if std::process::id() != shared.pid {
-            return Err(Cause::Forked {
-                op: "rebuild".into(),
-            }
-            .into());
-        }
+        shared.refuse_fork("rebuild")?;
         let mut state = shared.state.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());

@@ -56,6 +56,7 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
         ["mismatches", memory] => say(&shared::mismatches(&job, memory.parse()?)?),
         ["orders", memory] => say(&shared::orders(&job, memory.parse()?)?),
         ["results", memory] => say(&shared::results(&job, memory.parse()?)?),
+        ["forked"] => say(&shared::forked(&job)?),
         ["room", memory, mib] => say(&shared::room(&job, memory.parse()?, mib.parse()?)?),
         ["too-much", mib] => say(&shared::too_much(&job, mib.parse()?)?),
         ["steps", memory, dir] => {

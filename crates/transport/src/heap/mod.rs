@@ -53,6 +53,8 @@ pub struct SharedHeap {
     room: Mutex<Room>,
     /// How much has been announced.
     announced: Mutex<usize>,
+    /// The process that has made it. A fork has it mapped as well, and must leave its blocks alone.
+    owner: u32,
 }
 
 /// Who has what, and what taking it away from the others needs.
@@ -95,6 +97,7 @@ impl SharedHeap {
             map: Arc::new(map),
             room,
             announced: Mutex::new(0),
+            owner: std::process::id(),
         }))
     }
 
@@ -105,6 +108,9 @@ impl SharedHeap {
 
     /// Room of `bytes` bytes, all 0; `None` where the heap, or the memory that may be taken, is used up.
     pub fn block(self: &Arc<Self>, bytes: usize) -> Option<Box<dyn Block>> {
+        if self.is_foreign() {
+            return None;
+        }
         let most = budget::available();
         if bytes as u64 > most - most / 8 {
             tracing::warn!(bytes, available = most, "no registered memory of that size");
@@ -164,7 +170,15 @@ impl SharedHeap {
         }
     }
 
+    /// Whether this process is a fork of the one whose heap it is.
+    fn is_foreign(&self) -> bool {
+        std::process::id() != self.owner
+    }
+
     fn take_back(&self, at: u64) {
+        if self.is_foreign() {
+            return;
+        }
         let mut room = self.room.lock();
         room.reserves.remove(&at);
         for (at, len) in room.table.severed(at) {

@@ -216,11 +216,15 @@ mod models {
         }
     }
 
-    fn both(n: u64) {
-        // Two preemptions find every order that matters here; more take minutes.
+    /// With at most two preemptions, which find every order that matters here; more take minutes.
+    fn explore(body: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
-        model.check(move || {
+        model.check(body);
+    }
+
+    fn both(n: u64) {
+        explore(move || {
             let pair = Pair::new();
             let there = Arc::clone(&pair);
             let writer = thread::spawn(move || write(&there, n));
@@ -243,7 +247,7 @@ mod models {
     /// A side sleeps for data and room, comes back for another reason, and sleeps for data alone, while the other side is about to call it for the room.
     #[test]
     fn loom_a_wish_that_changes_while_it_is_answered_is_not_lost() {
-        loom::model(|| {
+        explore(|| {
             let pair = Pair::new();
             let there = Arc::clone(&pair);
             let other = thread::spawn(move || {
