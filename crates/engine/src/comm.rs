@@ -6,7 +6,7 @@ use crate::{
     discover::{Then, counts_memory},
     drive::Shared,
     fused,
-    local::{Decision, Made, here},
+    local::{Decision, Layout, Made, here},
     op::{OpStart, group_rank},
     persistent::persistent,
     program::Program,
@@ -456,7 +456,10 @@ impl Communicator for EngineComm {
         let (choice, _) = self.prepare(op, &shape)?;
         let config = self.shared.state.lock().config.clone();
         let why = explain(op, &self.info, self.hosts.as_ref(), &shape, &config)?;
-        Ok(format!("{} by {why}", choice.kind.name()))
+        let staged = Layout::of(&choice.request, choice.kind, dtype.size() as u64)
+            .filter(|_| choice.request.call.algorithm() == Algorithm::Fused)
+            .map_or_else(String::new, |layout| format!(" {layout}"));
+        Ok(format!("{} by {why}{staged}", choice.kind.name()))
     }
 
     fn predict(&self, op: &Op, dtype: DType, len: usize) -> Result<Option<Duration>, Error> {

@@ -10,6 +10,7 @@
 
 use crate::{
     discover::{Then, data_id},
+    local::{Member, StagingRecord},
     op::{OpStart, OpState},
     program::Program,
     protocol::{Blame, Word},
@@ -44,6 +45,8 @@ pub(crate) struct Record {
     /// How many operations it had given up before.
     given_up: u64,
     weight: u64,
+    /// Its staging memory, where it has some for this.
+    staging: StagingRecord,
 }
 
 impl Record {
@@ -51,10 +54,25 @@ impl Record {
         self.weight = weight.bits();
     }
 
-    pub(crate) const WORDS: usize = 6;
+    /// What it says of its staging memory.
+    pub(crate) fn set_staging(&mut self, staging: StagingRecord) {
+        self.staging = staging;
+    }
+
+    /// What matters of it where the operation passes through staging memory.
+    pub(crate) fn member(&self) -> Member {
+        Member {
+            staging: self.staging,
+            weight: Weight::from_bits(self.weight),
+            given_up: self.given_up,
+        }
+    }
+
+    pub(crate) const WORDS: usize = 6 + StagingRecord::WORDS;
 
     pub(crate) fn to_words(self) -> [u64; Record::WORDS] {
         let mapped = u64::from(self.mapped);
+        let [place, base, bytes] = self.staging.to_words();
         [
             mapped,
             self.contribution,
@@ -62,11 +80,23 @@ impl Record {
             self.result,
             self.given_up,
             self.weight,
+            place,
+            base,
+            bytes,
         ]
     }
 
     pub(crate) fn of_words(w: &[u64]) -> Option<Record> {
-        let [mapped, contribution, first, result, given_up, weight] = *w else {
+        let [
+            mapped,
+            contribution,
+            first,
+            result,
+            given_up,
+            weight,
+            ref staging @ ..,
+        ] = *w
+        else {
             return None;
         };
         Some(Record {
@@ -76,6 +106,7 @@ impl Record {
             result,
             given_up,
             weight,
+            staging: StagingRecord::of_words(staging)?,
         })
     }
 }
@@ -106,7 +137,7 @@ pub(crate) struct Members {
 }
 
 /// What all ranks call an operation where they mark it as given up.
-fn name_of(id: OpId) -> u64 {
+pub(crate) fn name_of(id: OpId) -> u64 {
     let id = data_id(id);
     let class = id.class as u8;
     stable_hash(&[
@@ -191,6 +222,7 @@ pub(crate) fn record(
         result: 0,
         given_up: 0,
         weight: choice.weight.bits(),
+        staging: StagingRecord::default(),
     };
     let Some(shared) = shared else {
         return record;
@@ -321,7 +353,7 @@ impl State {
             local.give_up();
             if local.is_exposed() {
                 shared.give_up(name_of(op.id));
-                if kind == OpKind::AllReduce {
+                if kind == OpKind::AllReduce && local.is_written() {
                     op.memory.sever(shared);
                 }
             }

@@ -13,6 +13,9 @@
 pub(crate) mod board;
 pub(crate) mod here;
 mod small;
+mod staged;
+mod staged_layout;
+mod staged_room;
 
 use crate::{
     arguments::Shape,
@@ -37,6 +40,10 @@ use gaggle_core::{
 };
 use small::Small;
 use smallvec::SmallVec;
+use staged::{Folds, Progress, Staged};
+pub(crate) use staged::{Member, StagingRecord};
+pub(crate) use staged_layout::Layout;
+use staged_room::Rooms;
 use std::{collections::HashMap, sync::atomic::fence, time::Duration};
 
 /// How operations of a lane are numbered; shared with whoever takes a number without the engine's lock.
@@ -88,10 +95,16 @@ pub(crate) struct Decision {
     hosts: Option<Arc<[u32]>>,
     shape: Shape,
     small: Option<Arc<Small>>,
+    /// How it passes through staging memory, where somebody's own is not mapped.
+    layout: Option<Arc<Layout>>,
+    rooms: Arc<Rooms>,
     stream: Arc<Stream>,
     clock: Arc<LaneClock>,
     group: Arc<GroupInfo>,
 }
+
+/// Bytes that a staged operation moves before it looks who sleeps.
+const STAGED: u64 = 256 << 10;
 
 /// How far an operation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +113,8 @@ enum Stage {
     Meets,
     /// It is at this step over the members' memory.
     Runs(u32),
+    /// It passes through staging memory.
+    Staged,
     /// It waits until everybody's steps are over.
     Leaves,
 }
@@ -115,6 +130,8 @@ pub(crate) struct Local {
     posted: bool,
     /// What this rank has shown of its memory, of a fused operation.
     record: Option<Record>,
+    /// How far it is with its staging memory, where this rank has some for it.
+    staged: Option<Box<Staged>>,
     /// Members whose word has been noted, as bits; of groups of up to 64.
     noted: u64,
     disputed: bool,
@@ -180,6 +197,18 @@ impl Decision {
         (seq, self.start(op, seq, made))
     }
 
+    /// Staging memory for an operation, where it goes that way and there is some.
+    fn staged(&self, op: &OpState) -> Option<Box<Staged>> {
+        let layout = self.layout.as_ref().filter(|l| l.fits(&op.memory))?;
+        let folds = Folds {
+            reduce: self.choice.reduce,
+            how: op.how(),
+        };
+        let (shared, name) = (self.stream.shared(), fused::name_of(op.id));
+        let staged = Staged::new(layout, &self.rooms, shared, &self.group, name, folds);
+        staged.map(Box::new)
+    }
+
     /// What counts of an operation's weight.
     fn weight(&self, op: &Op) -> Weight {
         match self.choice.reduce {
@@ -198,6 +227,7 @@ impl Decision {
             stage: Stage::Meets,
             posted,
             record: None,
+            staged: None,
             noted: 0,
             disputed: false,
         })
@@ -222,12 +252,15 @@ impl Local {
 
     /// Members that are awaited, as group ranks, ascending.
     pub(crate) fn awaited(&self) -> Vec<Rank> {
+        if self.stage == Stage::Staged {
+            return self.staged.as_ref().map_or_else(Vec::new, |s| s.awaited());
+        }
         let mut lines = self.decision.stream.lines();
         let (me, world) = (self.me(), self.decision.group.world_ranks.len());
         let members = (0..world).filter(|m| *m != me);
         let open = members.filter(|m| match self.stage {
             Stage::Meets => lines.seen(*m, self.seq, self.decision.hash) == Seen::NotYet,
-            Stage::Runs(_) => false,
+            Stage::Runs(_) | Stage::Staged => false,
             Stage::Leaves => !lines.is_through(*m, self.seq),
         });
         open.map(|m| Rank(m as u32)).collect()
@@ -236,7 +269,7 @@ impl Local {
     /// Members that have not been shown what they wait for.
     pub(crate) fn unsent(&self) -> Vec<Rank> {
         let (me, world) = (self.me(), self.decision.group.world_ranks.len());
-        let open = !self.posted || matches!(self.stage, Stage::Runs(_));
+        let open = !self.posted || matches!(self.stage, Stage::Runs(_) | Stage::Staged);
         let members = (0..world).filter(|m| open && *m != me);
         members.map(|m| Rank(m as u32)).collect()
     }
@@ -257,7 +290,9 @@ impl Local {
             if !lines.may_post(self.seq) {
                 return Step::Waits;
             }
-            self.post(&mut lines, op);
+            if let Err(error) = self.post(&mut lines, op) {
+                return Step::Broken(error);
+            }
             moved = true;
         }
         let step = match self.stage {
@@ -268,6 +303,15 @@ impl Local {
                 let step = self.run(op, next, budget);
                 lines = decision.stream.lines();
                 step
+            }
+            Stage::Staged => {
+                drop(lines);
+                let step = self.run_staged(op, budget);
+                lines = decision.stream.lines();
+                match step {
+                    Step::Waits if self.has_been_given_up(&mut lines) => Step::GaveUp,
+                    step => step,
+                }
             }
             Stage::Leaves => Step::Waits,
         };
@@ -281,7 +325,7 @@ impl Local {
         }
     }
 
-    fn post(&mut self, lines: &mut Lines<'_>, op: &mut OpState) {
+    fn post(&mut self, lines: &mut Lines<'_>, op: &mut OpState) -> Result<(), Error> {
         let key = (self.seq, self.decision.hash);
         match &self.decision.small {
             Some(small) => small.post(lines, key, &op.memory, self.weight),
@@ -290,6 +334,13 @@ impl Local {
                 let shared = d.stream.shared();
                 let mut record = fused::record(&d.choice, &op.memory, &d.group, Some(&**shared));
                 record.set_weight(self.weight);
+                self.staged = d.staged(op);
+                if let Some(staged) = &mut self.staged {
+                    if !record.mapped {
+                        staged.prefill(&op.memory)?;
+                    }
+                    record.set_staging(staged.record());
+                }
                 let words = record.to_words();
                 lines.post(key.0, key.1, [bytes_of(&words[..]), &[]]);
                 // The others may be at it from now on.
@@ -298,6 +349,7 @@ impl Local {
             }
         }
         self.posted = true;
+        Ok(())
     }
 
     fn meet(&mut self, lines: &mut Lines<'_>, op: &mut OpState) -> Step {
@@ -340,8 +392,54 @@ impl Local {
                 self.stage = Stage::Runs(0);
                 Step::Moved
             }
-            _ => Step::NotMapped,
+            Some(records) => self.meet_staged(op, &records),
+            None => Step::NotMapped,
         }
+    }
+
+    /// Somebody's memory is ordinary: through staging memory, where all have some.
+    fn meet_staged(&mut self, op: &mut OpState, records: &[Record]) -> Step {
+        let members: SmallVec<[Member; 16]> = records.iter().map(|r| r.member()).collect();
+        let runs = self.staged.as_deref_mut().filter(|s| s.can_run(&members));
+        let Some(staged) = runs else {
+            return Step::NotMapped;
+        };
+        if let Some(slot) = self.decision.program.plan.total {
+            let mut weights = members.iter().map(|m| m.weight.bits());
+            match weights.try_fold(0u64, |n, w| n.checked_add(w)) {
+                Some(total) => op.set_slot(slot, total),
+                None => return Step::Overflow,
+            }
+        }
+        staged.met(&members);
+        self.stage = Stage::Staged;
+        Step::Moved
+    }
+
+    fn run_staged(&mut self, op: &mut OpState, budget: u64) -> Step {
+        let Some(staged) = &mut self.staged else {
+            return Step::Broken(Error::internal("a staged operation without staging memory"));
+        };
+        op.touched |= staged.writes();
+        match staged.advance(&mut op.memory, budget.min(STAGED)) {
+            Ok(Progress::Moved) => Step::Moved,
+            Ok(Progress::Waits) => Step::Waits,
+            Ok(Progress::Void) => Step::GaveUp,
+            Ok(Progress::Done) => {
+                if let Some(staged) = self.staged.take() {
+                    staged.finish();
+                }
+                Step::Done
+            }
+            Err(error) => Step::Broken(error),
+        }
+    }
+
+    fn has_been_given_up(&self, lines: &mut Lines<'_>) -> bool {
+        let (me, world) = (self.me(), self.decision.group.world_ranks.len());
+        (0..world)
+            .filter(|m| *m != me)
+            .any(|member| lines.seen(member, self.seq, self.decision.hash) == Seen::GaveUp)
     }
 
     fn run(&mut self, op: &mut OpState, next: u32, budget: u64) -> Step {
@@ -396,7 +494,12 @@ impl Local {
 
     /// Whether others may be at this rank's memory, and whether they may write to it.
     pub(crate) fn is_exposed(&self) -> bool {
-        self.posted && self.record.is_some_and(|r| r.mapped)
+        self.posted && (self.staged.is_some() || self.record.is_some_and(|r| r.mapped))
+    }
+
+    /// Whether others may be writing to what this rank gets.
+    pub(crate) fn is_written(&self) -> bool {
+        self.stage != Stage::Staged && self.record.is_some_and(|r| r.mapped)
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -417,6 +520,8 @@ impl Local {
 /// Operations of the engine's that are on boards.
 #[derive(Default)]
 pub(crate) struct Locals {
+    /// Staging memory.
+    rooms: Arc<Rooms>,
     /// Place and serial number, the most urgent first.
     flying: Vec<(usize, u64)>,
     streams: HashMap<(u64, u32), Option<Arc<Stream>>>,
@@ -471,6 +576,9 @@ impl State {
             choice: choice.alike(),
             hosts: hosts.cloned(),
             shape: *shape,
+            layout: Layout::of(&choice.request, choice.kind, shape.dtype.size() as u64)
+                .map(Arc::new),
+            rooms: Arc::clone(&self.locals.rooms),
             small,
             stream,
             clock,
