@@ -2,8 +2,8 @@
 
 use crate::memory::{Memory, fill};
 use gaggle::{
-    Algorithm, Bool, Buffer, Cause, Codec, DType, Element, Error, Float, Group, Kind, LinkStats,
-    Max, Min, Mode, Op, Rank, Reduce, Sum, Weight,
+    Algorithm, Bool, Buffer, Cause, Codec, Counts, DType, Element, Error, Float, Group, Kind,
+    LinkStats, Max, Min, Mode, Op, Rank, Reduce, Sum, Weight,
     collectives::{Call, Cost, Request, bytes_sent, plan},
     core::{Round, descriptor::stable_hash},
     ddp::{NeighbourMixer, digest},
@@ -162,7 +162,9 @@ fn each_type<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64) -> Result<()
             if codec.wire_type(T::DTYPE).is_none() || !T::DTYPE.is_float() {
                 continue;
             }
-            let op = Op::new(Kind::AllReduce(Reduce::Mean)).coded_always(codec);
+            let op = Op::new(Kind::AllReduce(Reduce::Mean))
+                .coded_always(codec)
+                .in_mode(Mode::Ordered);
             let mut x: Buffer<T> = h.values(group, len);
             group.run(&op, &mut x)?;
             h.take(&x, true);
@@ -187,7 +189,9 @@ fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> R
     group.reduce(&mut x, root, Max)?;
     h.take(&x, false);
     let mut y: Buffer<T> = h.values(group, len);
-    group.all_reduce_into(&own, &mut y, Sum)?;
+    // What is chosen depends on the link, and without this promise the bits depend on what is chosen.
+    let ordered = |kind| Op::new(kind).in_mode(Mode::Ordered);
+    group.run_into(&ordered(Kind::AllReduce(Reduce::Sum)), &own, &mut y)?;
     h.take(&y, true);
     h.take(&group.gather(&own, root)?, false);
     h.take(&group.gather_v(&part, &counts, root)?, false);
@@ -202,7 +206,11 @@ fn parts<T: Number>(group: &Group, h: &mut Hashes, t: &mut u64, len: usize) -> R
     h.take(&group.scatter_any(given, told, root)?, false);
     h.take(&group.all_gather_v(&part, &counts)?, true);
     h.take(&group.all_gather_any(&part)?.0, true);
-    group.reduce_scatter(&whole, &mut y, Sum)?;
+    let scattered = Kind::ReduceScatter {
+        reduce: Reduce::Sum,
+        counts: Counts::Equal,
+    };
+    group.run_into(&ordered(scattered), &whole, &mut y)?;
     h.take(&y, false);
     h.take(&group.reduce_scatter_v(&all, &counts, Min)?, false);
     let mut z: Buffer<T> = h.values(group, len * world);
