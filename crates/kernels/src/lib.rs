@@ -27,6 +27,7 @@ mod exact;
 mod fold;
 mod int8;
 mod mix;
+mod mix_quick;
 mod num;
 #[allow(
     unsafe_code,

@@ -3,6 +3,7 @@
 use crate::{
     by_float, codec, elements,
     fold::{Source, store},
+    mix_quick,
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     raw_lines,
@@ -54,6 +55,10 @@ pub fn mix(
     codec: Codec,
 ) {
     let n = elements("mix", dtype, own.len());
+    let fits = |t: &MixTerm<'_>| t.bytes.len() == own.len();
+    if terms.iter().all(fits) && mix_quick::mix(dtype, own, keep, terms, form, codec) {
+        return;
+    }
     mix_into(dtype, Own::Bytes(own), n, keep, &terms, (form, codec));
 }
 
