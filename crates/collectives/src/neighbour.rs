@@ -1,17 +1,19 @@
 //! Weighted neighbour averaging: one exchange with the round's neighbours.
 //!
-//! Every slice of the own value goes to each out-neighbour; those of the in-neighbours are received beside it; the average replaces a slice when its receives and its sends are over.
+//! Every slice of the own value goes to each out-neighbour; those of the in-neighbours are received beside it; the average replaces a slice when its receives and, in place, its sends are over.
+//! What comes waits in room for a few slices, which the next ones use again: it is averaged while it is in the cache.
 //!
 //! An all-gather among neighbours is the same exchange without the average, from the input into the parts of the output.
 //!
-//! Cost, with d in-neighbours, e out-neighbours and S bytes: 1 round, e·S bytes sent, d·S of scratch.
+//! Cost, with d in-neighbours, e out-neighbours and S bytes: 1 round, e·S bytes sent, scratch for [`WINDOW`] slices of each in-neighbour, or d·S for a round that may go on without somebody ([`Request::patient`]).
 
 use crate::build::{Build, Value, sub};
 use crate::parts::Parts;
-use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Span};
-use crate::program::{After, Outline, Program, n_slices, share, times};
+use crate::plan::{Action, Arrive, Buf, Plan, PlanError, Request, Span, Step, Steps};
+use crate::program::{n_slices, share, times};
 use gaggle_core::{Algorithm, Codec, Counts, Form, OpKind, Rank, Reduce};
 use smallvec::smallvec;
+use std::sync::Arc;
 
 /// Who takes part, as the caller said it.
 pub(crate) struct Neighbours<'a> {
@@ -28,45 +30,50 @@ pub(crate) struct Neighbours<'a> {
 pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, PlanError> {
     check_neighbours(req, with.from, "in-neighbour")?;
     check_neighbours(req, with.to, "out-neighbour")?;
-    if req.out_of_place {
-        return plan_from_input(req, with);
-    }
     let n_slices = n_slices(req.len, req.slice)?;
+    let room = if req.patient {
+        n_slices
+    } else {
+        n_slices.min(WINDOW)
+    };
+    let longest = req.len.div_ceil(u64::from(n_slices));
+    let n_ops = with.to.len() as u64 + with.from.len() as u64 + 1 + u64::from(req.out_of_place);
+    let too_many = || PlanError::BadNumber {
+        field: "slice",
+        got: req.slice,
+        want: "large enough for fewer than 2^32 steps and slots",
+    };
+    let n_steps = n_ops.checked_mul(u64::from(n_slices));
+    n_steps
+        .and_then(|n| u32::try_from(n).ok())
+        .ok_or_else(too_many)?;
+    let scratch_len = times(with.from.len() as u64 * u64::from(room), longest)?;
     let mix = Mix {
         from: with.from.to_vec(),
         to: with.to.to_vec(),
         scaled: with.scaled,
         form: with.form,
         codec: req.codec,
+        out_of_place: req.out_of_place,
         len: req.len,
         n_slices,
+        room,
+        longest,
+        n_ops: u32::try_from(n_ops).map_err(|_| too_many())?,
     };
-    let outline = Outline {
+    Ok(Plan {
         kind: OpKind::Mix,
         algorithm: Algorithm::Neighbour,
         reduce: Reduce::Sum,
-        input_len: 0,
+        rank: req.rank,
+        world: req.world,
+        input_len: if req.out_of_place { req.len } else { 0 },
         user_len: req.len,
-        scratch_len: times(with.from.len() as u64, req.len)?,
+        scratch_len,
         n_slots: 0,
-        n_slices,
-    };
-    outline.with(req, mix)
-}
-
-/// Out of place: what leaves is the input, so that the average of a slice waits for no send.
-fn plan_from_input(req: &Request, with: &Neighbours<'_>) -> Result<Plan, PlanError> {
-    let mut b = Build::new(req);
-    b.codec = req.codec;
-    let own = b.contribution(0, req.len);
-    let exchange_with = Exchange {
-        from: with.from.to_vec(),
-        to: with.to.to_vec(),
-        scaled: with.scaled,
-        form: with.form,
-    };
-    exchange(&mut b, &exchange_with, &own, Span::user(0, req.len));
-    b.finish(Algorithm::Neighbour, None)
+        total: None,
+        steps: Arc::new(mix),
+    })
 }
 
 /// Whom this rank exchanges with, as ranks of the group.
@@ -155,7 +162,10 @@ pub(crate) fn check_neighbours(
     }
 }
 
-/// Sends, receives, average.
+/// Slices that are under way at once: so many that links are busy, so few that what comes is averaged while it is in the cache.
+const WINDOW: u32 = 4;
+
+/// Of each slice in turn: its sends, its receives, out of place the copy of the own value, its average.
 #[derive(Debug)]
 struct Mix {
     from: Vec<Rank>,
@@ -163,52 +173,92 @@ struct Mix {
     scaled: bool,
     form: Form,
     codec: Codec,
+    out_of_place: bool,
     len: u64,
     n_slices: u32,
+    /// Slices that there is room for.
+    room: u32,
+    /// Elements of the longest slice.
+    longest: u64,
+    /// Steps of a slice.
+    n_ops: u32,
 }
 
-impl Program for Mix {
-    fn n_ops(&self) -> u64 {
-        self.to.len() as u64 + self.from.len() as u64 + 1
+impl Mix {
+    /// Where what comes from in-neighbour `i` waits to be averaged.
+    fn incoming(&self, i: usize, slice: u32) -> Span {
+        let (lo, hi) = share(self.len, self.n_slices, slice);
+        let place = u64::from(slice % self.room) * self.from.len() as u64 + i as u64;
+        Span::scratch(place * self.longest, hi - lo)
+    }
+}
+
+impl Steps for Mix {
+    fn n_steps(&self) -> u32 {
+        self.n_ops * self.n_slices
     }
 
-    fn op(&self, op: u32, slice: u32) -> (Action, After) {
-        let (n_to, n_from) = (self.to.len(), self.from.len());
+    fn step(&self, idx: u32) -> Step {
+        assert!(
+            idx < self.n_steps(),
+            "step {idx} of a plan of {} steps",
+            self.n_steps()
+        );
+        let (slice, op) = (idx / self.n_ops, idx % self.n_ops);
+        let (n_to, n_from) = (self.to.len() as u32, self.from.len() as u32);
+        let first = slice * self.n_ops;
         let (lo, hi) = share(self.len, self.n_slices, slice);
         let own = Span::user(lo, hi - lo);
-        let incoming = |i: usize| Span::scratch(i as u64 * self.len + lo, hi - lo);
-        let i = op as usize;
-        if i < n_to {
+        let given = match self.out_of_place {
+            true => Span::input(lo, hi - lo),
+            false => own,
+        };
+        let (action, after) = if op < n_to {
             let action = Action::Send {
-                to: self.to[i],
+                to: self.to[op as usize],
                 tag: slice,
-                src: own,
+                src: given,
                 wire: Buf::User,
                 codec: self.codec,
                 weight: None,
                 scale: self.scaled.then_some(op),
             };
             (action, smallvec![])
-        } else if i < n_to + n_from {
+        } else if op < n_to + n_from {
+            let i = (op - n_to) as usize;
             let action = Action::Recv {
-                from: self.from[i - n_to],
+                from: self.from[i],
                 tag: slice,
-                dst: incoming(i - n_to),
+                dst: self.incoming(i, slice),
                 wire: Buf::User,
                 codec: self.codec,
                 arrive: Arrive::Store,
                 weight: None,
             };
-            (action, smallvec![])
+            // The room is that of an earlier slice.
+            let averaged = slice.checked_sub(self.room);
+            let after = averaged.map(|s| (s + 1) * self.n_ops - 1);
+            (action, after.into_iter().collect())
+        } else if op + 1 < self.n_ops {
+            let copy = Action::Copy {
+                src: given,
+                dst: own,
+                unless_zero: None,
+            };
+            (copy, smallvec![])
         } else {
             let action = Action::Mix {
                 own,
-                operands: (0..n_from).map(incoming).collect(),
+                operands: (0..self.from.len())
+                    .map(|i| self.incoming(i, slice))
+                    .collect(),
                 form: self.form,
                 codec: self.codec,
             };
-            // The average replaces what is sent.
-            (action, (0..op).collect())
-        }
+            // In place the average replaces what is sent.
+            let before = if self.out_of_place { n_to } else { 0 };
+            (action, (first + before..idx).collect())
+        };
+        Step { action, after }
     }
 }

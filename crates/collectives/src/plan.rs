@@ -350,6 +350,8 @@ pub struct Request {
     pub radix: u32,
     /// Each member's host, as any number; `None`: all on hosts of their own. For two-level plans.
     pub hosts: Option<Arc<[u32]>>,
+    /// Whether the averages of a neighbour round may all wait until everything has come, as those of a round do that goes on without whoever is missing. Otherwise the room for what comes is used again as soon as it has been averaged.
+    pub patient: bool,
 }
 
 impl Request {
@@ -370,6 +372,7 @@ impl Request {
             feedback: false,
             radix: Self::RADIX,
             hosts: None,
+            patient: false,
         }
     }
 }

@@ -13,7 +13,8 @@ use gaggle_collectives::{
 };
 use gaggle_core::{
     Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, ModeBits,
-    Op, OpId, OpKind, Rank, Reduce, Round, UserReduction, Weight, descriptor::stable_hash,
+    OnMissing, Op, OpId, OpKind, Rank, Reduce, Round, UserReduction, Weight,
+    descriptor::stable_hash,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -257,6 +258,7 @@ pub(crate) fn choose(
         feedback: op.feedback.is_some() && selection.codec != Codec::None,
         radix: config.radix,
         hosts: hosts.cloned(),
+        patient: op.on_missing == OnMissing::Tolerate,
         call,
     };
     let (root, reduce) = match &op.kind {
