@@ -82,6 +82,13 @@ impl<T: Element> Buffer<T> {
     }
 }
 
+/// No elements, in ordinary memory.
+impl<T: Element> Default for Buffer<T> {
+    fn default() -> Buffer<T> {
+        Buffer::ordinary(0)
+    }
+}
+
 // SAFETY: blocks and the heap blocks of vectors do not move; they are initialised and reached through this value alone.
 unsafe impl<T: Element> StableBuf for Buffer<T> {
     type Elem = T;

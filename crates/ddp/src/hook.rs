@@ -2,15 +2,15 @@
 
 use crate::{Slot, report::BucketReport};
 use gaggle_core::{
-    Algorithm, Codec, DType, Done, Failed, Float, Group, Kind, Lane, Op, Reduce, Weight,
+    Algorithm, Buffer, Codec, DType, Done, Failed, Float, Group, Kind, Lane, Op, Reduce, Weight,
 };
 use std::{future::Future, mem, pin::Pin, sync::Arc};
 
 /// One bucket on its way through a hook: owned memory and what it is.
 #[derive(Debug)]
-pub struct Bucket<T> {
-    /// The gradients, flat. A hook may take it as long as it puts as many elements back.
-    pub data: Vec<T>,
+pub struct Bucket<T: Float> {
+    /// The gradients, flat, in memory that the ranks of a host have mapped of each other where there is such ([`Group::buffer`]). A hook may take it as long as it puts as many elements back.
+    pub data: Buffer<T>,
     /// Number of the bucket.
     pub idx: usize,
     /// Which parameter lies where, by number in the model: state that a hook keeps is keyed by these, never by `idx`.
@@ -25,7 +25,7 @@ pub struct Bucket<T> {
 
 impl<T: Float> Bucket<T> {
     pub(crate) fn new(
-        data: Vec<T>,
+        data: Buffer<T>,
         idx: usize,
         slots: Arc<[Slot]>,
         weight: Weight,

@@ -1,8 +1,8 @@
 //! The mixer that decentralised rules run on: a group and a topology.
 
 use gaggle_core::{
-    Algorithm, Codec, Error, Exchange, Float, Group, Kind, Lane, MixedMean, Mixer, Op, Rank,
-    Reduce, Round, Topology, With, Work,
+    Algorithm, Buffer, Codec, Error, Exchange, Float, Group, Kind, Lane, MixedMean, Mixer, Op,
+    Rank, Reduce, Round, Topology, With, Work,
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -55,15 +55,15 @@ impl MixMeter {
 }
 
 /// A slot's memory: with the mixer, or with the group.
-enum Slot<T> {
-    Here { data: Vec<T>, mixed: bool },
-    Flying(Work<Vec<T>>),
+enum Slot<T: Float> {
+    Here { data: Buffer<T>, mixed: bool },
+    Flying(Work<Buffer<T>>),
 }
 
-impl<T> Slot<T> {
+impl<T: Float> Slot<T> {
     fn empty() -> Self {
         Slot::Here {
-            data: Vec::new(),
+            data: Buffer::default(),
             mixed: false,
         }
     }
@@ -72,7 +72,7 @@ impl<T> Slot<T> {
 /// A [`Mixer`] over a group: neighbours by a topology, everyone by an all-reduce.
 ///
 /// Slot `s` uses lane `first + s` of the group; the caller's own operations stay off these lanes.
-/// The memory of a slot goes to the group and comes back; it is allocated once.
+/// The memory of a slot goes to the group and comes back; it is allocated once, where ranks of one host have it mapped of each other if they have such memory ([`Group::buffer`]).
 /// With a lossy codec a mean over everyone uses the direct plan, which rounds once.
 ///
 /// Cost of an exchange with neighbours: one round, S bytes to each out-neighbour; with everyone: that of a mean all-reduce.
@@ -190,7 +190,9 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         match place {
             Slot::Here { data, mixed } => {
                 *mixed = false;
-                data.resize(n, T::from_f64(0.0));
+                if data.len() != n {
+                    *data = self.group.buffer(n);
+                }
                 data
             }
             Slot::Flying(_) => &mut [],

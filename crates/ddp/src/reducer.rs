@@ -2,13 +2,15 @@
 //!
 //! A step is `begin_step`, one `ready` per parameter from within backward (in any order, from any thread, in different orders on the ranks), `finish`.
 //! The gradient is copied into its bucket; the last one of a bucket sends the bucket on its own lane.
-//! Buckets are owned memory that goes to the hook and comes back, step after step.
+//! Buckets are owned memory that goes to the hook and comes back, step after step; ranks of one host have it mapped of each other where they have such memory ([`Group::buffer`]), so that it is reduced where it lies.
 
 use crate::{
     Bucket, BucketConfig, CommHook, DdpError, HookFuture, Layout, ParamSpec, Params, StepReport,
     digest::Comparison, digest::digest, report::BucketReport,
 };
-use gaggle_core::{Error, Float, Group, Kind, Lane, Op, Rank, Weight, descriptor::stable_hash};
+use gaggle_core::{
+    Buffer, Error, Float, Group, Kind, Lane, Op, Rank, Weight, descriptor::stable_hash,
+};
 use std::{
     any::Any,
     mem,
@@ -46,7 +48,7 @@ impl Default for DdpConfig {
 pub struct Ddp<T: Float> {
     shared: Arc<Shared<T>>,
     /// Reduced buckets between `finish` and the next `begin_step`.
-    reduced: Vec<Vec<T>>,
+    reduced: Vec<Buffer<T>>,
 }
 
 /// Hands gradients over from within backward; made by [`Ddp::feed`], cheap to clone, `Send + Sync`.
@@ -80,7 +82,7 @@ struct Shared<T: Float> {
     put_back: Condvar,
 }
 
-struct Step<T> {
+struct Step<T: Float> {
     open: bool,
     begun: Duration,
     weight: Weight,
@@ -88,15 +90,15 @@ struct Step<T> {
     buckets: Vec<State<T>>,
 }
 
-enum State<T> {
+enum State<T: Float> {
     /// Gradients are coming in.
-    Filling { data: Vec<T>, missing: usize },
+    Filling { data: Buffer<T>, missing: usize },
     /// In the hook.
     Flying(HookFuture<T>),
     /// A thread has it out to poll it.
     Out,
     /// Back from the hook.
-    Landed(Result<(Vec<T>, BucketReport), DdpError>),
+    Landed(Result<(Buffer<T>, BucketReport), DdpError>),
 }
 
 impl<T: Float> Ddp<T> {
@@ -131,7 +133,7 @@ impl<T: Float> Ddp<T> {
         let reduced = layout
             .buckets()
             .iter()
-            .map(|b| vec![T::from_f64(0.0); b.len_elems])
+            .map(|b| group.buffer(b.len_elems))
             .collect();
         let step = Step {
             open: false,
@@ -174,7 +176,9 @@ impl<T: Float> Ddp<T> {
         for (data, layout) in self.reduced.iter_mut().zip(layouts) {
             let mut data = mem::take(data);
             // Only memory that a failed step has lost is made anew.
-            data.resize(layout.len_elems, T::from_f64(0.0));
+            if data.len() != layout.len_elems {
+                data = self.shared.group.buffer(layout.len_elems);
+            }
             step.buckets.push(State::Filling {
                 data,
                 missing: layout.slots.len(),
@@ -566,7 +570,7 @@ impl Wake for Unpark {
 pub struct Reduced<'a, T: Float> {
     report: StepReport,
     shared: &'a Shared<T>,
-    buckets: &'a [Vec<T>],
+    buckets: &'a [Buffer<T>],
 }
 
 impl<T: Float> std::fmt::Debug for Reduced<'_, T> {

@@ -27,7 +27,7 @@ fn mismatch(backend: Backend, n: u32, specs: impl Fn(u32) -> Vec<ParamSpec> + Sy
 
 #[test]
 fn the_first_differing_parameter_and_the_ranks_are_named() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for odd_one in [0usize, 1, 6, 9] {
             let e = mismatch(backend, 3, |rank| {
                 let mut m = model(10);
@@ -50,7 +50,7 @@ fn the_first_differing_parameter_and_the_ranks_are_named() {
 
 #[test]
 fn swapped_and_missing_parameters_are_found() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         let e = mismatch(backend, 5, |rank| {
             let mut m = vec![ParamSpec::new("a", [2]), ParamSpec::new("b", [2])];
             if rank == 4 {
@@ -78,7 +78,7 @@ fn swapped_and_missing_parameters_are_found() {
 
 #[test]
 fn other_settings_and_types_are_found_before_anything_else() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         let errors = run(backend, 3, |group| {
             let mut config = DdpConfig::default();
             if group.rank() == Rank(0) {
@@ -112,7 +112,7 @@ fn other_settings_and_types_are_found_before_anything_else() {
 
 #[test]
 fn broadcast_makes_values_equal_and_verify_says_whether_they_are() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             run(backend, n, |group| {
                 let rank = group.rank().0;
@@ -146,7 +146,7 @@ fn broadcast_makes_values_equal_and_verify_says_whether_they_are() {
 
 #[test]
 fn digests_are_compared_and_the_odd_one_named() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             run(backend, n, |group| {
                 let rank = group.rank().0;
@@ -172,7 +172,7 @@ fn digests_are_compared_and_the_odd_one_named() {
 /// xᵢ = (i, 0): the variance of 0..n−1 is (n² − 1)/12.
 #[test]
 fn consensus_distance_is_the_root_mean_square() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             let d = run(backend, n, |group| {
                 let x = [group.rank().0 as f32, 0.0];

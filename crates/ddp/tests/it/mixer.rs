@@ -63,7 +63,7 @@ fn message(rank: usize, t: u64, slot: usize, len: usize) -> Vec<f64> {
 #[test]
 fn two_slots_at_once_equal_the_dense_means() {
     const LEN: usize = 11;
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             run(backend, n, |group| {
                 let (rank, world) = (group.rank().idx(), n as usize);
@@ -101,7 +101,7 @@ fn two_slots_at_once_equal_the_dense_means() {
 
 #[test]
 fn bf16_is_passed_on() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         run(backend, 3, |group| {
             let rank = group.rank().idx();
             let mut mixer = NeighbourMixer::<f32>::new(group, Box::new(OnePeer(3))).unwrap();
@@ -178,7 +178,7 @@ fn dense(rule: &str, topology: &str, n: usize) -> Vec<Vec<f64>> {
 
 #[test]
 fn rules_over_the_group_equal_the_dense_computation() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             for (rule, topology) in [
                 ("dmsgd", "one-peer-exp"),

@@ -19,9 +19,17 @@ pub enum Backend {
     Fake,
     /// The engine over the in-process transport.
     Engine,
+    /// The engine over rings in memory, with heaps that all have mapped.
+    #[cfg(target_os = "linux")]
+    Mapped,
 }
 
-pub const BACKENDS: [Backend; 2] = [Backend::Fake, Backend::Engine];
+pub const BACKENDS: &[Backend] = &[
+    Backend::Fake,
+    Backend::Engine,
+    #[cfg(target_os = "linux")]
+    Backend::Mapped,
+];
 
 /// Every rank's answer, in rank order.
 pub fn run<R: Send>(backend: Backend, n: u32, f: impl Fn(Group) -> R + Sync) -> Vec<R> {
@@ -37,7 +45,43 @@ pub fn run_within<R: Send>(
     match backend {
         Backend::Fake => threads(fake::world(n, timeout), |group| f(group.clone())),
         Backend::Engine => threads(engines(n, timeout), |engine| f(engine.group())),
+        #[cfg(target_os = "linux")]
+        Backend::Mapped => threads(mapped(n, timeout), |engine| f(engine.group())),
     }
+}
+
+#[cfg(target_os = "linux")]
+fn mapped(n: u32, timeout: Duration) -> Vec<Engine> {
+    use gaggle_core::Rank;
+    use gaggle_transport::{heap, shm};
+    let mut links: Vec<Vec<_>> = (0..n).map(|_| vec![]).collect();
+    for a in 0..n {
+        for b in 0..a {
+            let (x, y) = shm::pair(1 << 17).unwrap();
+            links[a as usize].push((Rank(b), x));
+            links[b as usize].push((Rank(a), y));
+        }
+    }
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let mut config = EngineConfig::default().with_timeout(timeout);
+    config.mapped = true;
+    config.hosts = Some(vec![0; n as usize].into());
+    let heaps = heap::heaps(n, 16 << 20).unwrap();
+    let seats = (0..).zip(links).zip(heaps).zip(control::inproc(n));
+    seats
+        .map(|(((me, links), heap), control)| {
+            let link = shm::ShmTransport::new(Rank(me), links).unwrap();
+            let link = link.with_shared(Arc::new(heap));
+            let control = Box::new(control);
+            Engine::new(
+                vec![Box::new(link)],
+                control,
+                Arc::clone(&clock),
+                config.clone(),
+            )
+            .unwrap()
+        })
+        .collect()
 }
 
 fn engines(n: u32, timeout: Duration) -> Vec<Engine> {

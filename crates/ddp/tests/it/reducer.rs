@@ -103,7 +103,7 @@ fn check<T: Float>(backend: Backend, n: u32, hook: Arc<dyn CommHook<T>>, toleran
 
 #[test]
 fn means_equal_the_serial_reference_whatever_the_order() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             // |x| ≤ 1: a sum of n products is within n roundings of half an ulp.
             check::<f64>(backend, n, Arc::new(PlainMean), 1e-14);
@@ -114,7 +114,7 @@ fn means_equal_the_serial_reference_whatever_the_order() {
 
 #[test]
 fn bf16_is_within_its_bound_and_leaves_equal_bits() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         for n in WORLDS {
             // |x| ≤ 1: each contribution is rounded once (2⁻⁹ of at most 1), and so is the mean.
             check::<f32>(backend, n, Arc::new(Bf16Mean), 2.0 / 512.0 + 1e-6);
@@ -124,7 +124,7 @@ fn bf16_is_within_its_bound_and_leaves_equal_bits() {
 
 #[test]
 fn bf16_of_a_value_that_all_ranks_share_is_within_two_to_the_minus_eight() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         run(backend, 3, |group| {
             let mut ddp = Ddp::<f32>::new(
                 group,
@@ -147,7 +147,7 @@ fn bf16_of_a_value_that_all_ranks_share_is_within_two_to_the_minus_eight() {
 /// Horovod 708: three samples of mean gradient 1.0 on one rank, one sample of 5.0 on the other.
 #[test]
 fn uneven_batches_weigh_by_their_samples() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         let means = run(backend, 2, |group| {
             let (samples, g) = [(3, 1.0), (1, 5.0)][group.rank().idx()];
             let mut ddp = scalar(group);
@@ -166,7 +166,7 @@ fn uneven_batches_weigh_by_their_samples() {
 /// A rank without data weighs nothing and its gradients, NaN here, are never read; where nobody has data the report says so.
 #[test]
 fn a_rank_without_samples_relays() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         let got = run(backend, 3, |group| {
             let drained = group.rank() == Rank(1);
             let mut ddp = scalar(group);
@@ -244,7 +244,7 @@ fn mistakes_name_the_parameter_and_leave_the_step_as_it_was() {
 
 #[test]
 fn a_rank_that_cannot_finish_is_named_or_says_why() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         // Rank 1 hands nothing over: the peers wait no longer than the deadline, and name it.
         let told = std::sync::Barrier::new(3);
         let got = run_within(backend, 3, Duration::from_secs(2), |group| {
@@ -295,7 +295,7 @@ fn a_rank_that_cannot_finish_is_named_or_says_why() {
 
 #[test]
 fn gradients_may_come_from_several_threads() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         run(backend, 2, |group| {
             let mut ddp =
                 Ddp::<f32>::new(group, &specs(&LENS), Arc::new(PlainMean), config()).unwrap();
@@ -337,7 +337,7 @@ fn bucket_memory_is_used_again() {
 
 #[test]
 fn a_model_without_parameters_or_elements_trains_trivially() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         run(backend, 2, |group| {
             let mut none =
                 Ddp::<f32>::new(group.clone(), &[], Arc::new(PlainMean), config()).unwrap();
@@ -391,7 +391,7 @@ impl CommHook<f64> for Twice {
 
 #[test]
 fn a_hook_may_chain_collectives() {
-    for backend in BACKENDS {
+    for &backend in BACKENDS {
         check::<f64>(backend, 3, Arc::new(Twice), 1e-14);
     }
 }
@@ -478,4 +478,26 @@ fn what_backward_hides_and_what_is_sent_is_reported() {
             }
         }
     }
+}
+
+/// The mean of a bucket that the ranks of this host have mapped of each other.
+#[cfg(target_os = "linux")]
+struct Mapped;
+
+#[cfg(target_os = "linux")]
+impl CommHook<f32> for Mapped {
+    fn name(&self) -> &str {
+        "mapped"
+    }
+
+    fn reduce(&self, group: Group, bucket: Bucket<f32>) -> HookFuture<f32> {
+        assert!(bucket.data.is_registered());
+        PlainMean.reduce(group, bucket)
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn buckets_lie_where_the_ranks_of_a_host_reach_them_step_after_step() {
+    check::<f32>(Backend::Mapped, 3, Arc::new(Mapped), 1e-6);
 }
