@@ -12,15 +12,15 @@ use crate::{
     program::Program,
     raw_memory::OpMemory,
     rebuild::Rebuilding,
-    select::{Choice, Identity, choose, choose_plain, explain, hosts_of, predict, result_of},
+    select::{Choice, Identity, choose, explain, hosts_of, predict, result_of},
     sync::Arc,
     user,
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Algorithm, Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done,
-    Error, Finished, GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending,
-    Persistent, Rank, Region, descriptor::stable_hash,
+    Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done, Error, Finished,
+    GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending, Persistent, Rank,
+    Region, descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -52,8 +52,17 @@ impl EngineComm {
         }
     }
 
+    /// Another handle of the same group.
+    pub(crate) fn another(&self) -> EngineComm {
+        EngineComm {
+            shared: Arc::clone(&self.shared),
+            info: Arc::clone(&self.info),
+            hosts: self.hosts.clone(),
+        }
+    }
+
     /// Puts an operation into flight; its outcome comes through the completion, mistakes included.
-    fn launch(&self, op: &Op, memory: OpMemory, completion: &Arc<Completion>) {
+    pub(crate) fn launch(&self, op: &Op, memory: OpMemory, completion: &Arc<Completion>) {
         match self.prepare(op, &memory.shape()) {
             Ok((choice, program)) => {
                 let shape = memory.shape();
@@ -101,34 +110,13 @@ impl EngineComm {
     }
 
     pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
-        self.prepare_with(op, shape, true)
-    }
-
-    /// As [`prepare`](EngineComm::prepare), by messages also where a fused plan would be taken; with the same result.
-    pub(crate) fn prepare_plain(
-        &self,
-        op: &Op,
-        shape: &Shape,
-    ) -> Result<(Choice, Arc<Program>), Error> {
-        self.prepare_with(op, shape, false)
-    }
-
-    fn prepare_with(
-        &self,
-        op: &Op,
-        shape: &Shape,
-        fusion: bool,
-    ) -> Result<(Choice, Arc<Program>), Error> {
         let name = op.kind.op_kind().name();
         user::refuse_inside(name)?;
         self.shared.refuse_fork(name)?;
         let mut state = self.shared.state.lock();
         check_tolerance(op)?;
         let hosts = self.hosts.as_ref();
-        let mut choice = choose(op, &self.info, hosts, shape, &state.config)?;
-        if !fusion && choice.request.call.algorithm() == Algorithm::Fused {
-            choice = choose_plain(op, &self.info, hosts, shape, &state.config)?;
-        }
+        let choice = choose(op, &self.info, hosts, shape, &state.config)?;
         let declined = (choice.kind, op.codec);
         if op.codec != choice.codec && !state.declined.contains(&declined) {
             state.declined.push(declined);

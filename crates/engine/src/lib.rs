@@ -45,6 +45,7 @@ mod raw_memory;
 mod ready;
 mod rebuild;
 mod record;
+mod repeated;
 mod reports;
 mod select;
 mod starting;

@@ -1,13 +1,17 @@
 //! Operations that are set up once and started many times: everything a run needs is made at the start and kept, so that later runs allocate nothing.
 //!
+//! What runs over mapped memory meets anew each time, as one-shot operations do: see [`repeated`](crate::repeated).
+//!
 //! The operation goes to and fro: while a run is in flight it is in the engine's table, in between it is with its handle. A handle that is dropped during a run leaves the operation to the engine, which frees it at the end and reports an error on the lane's next operation; one that is forgotten leaks it, and nothing else.
 
 use crate::{
     comm::{EngineComm, unsupported},
     completion::{Again, Completion},
     drive::Shared,
+    fused::is_fused,
     op::{OpStart, OpState, Run},
     raw_memory::OpMemory,
+    repeated::repeated,
     select::{Identity, is_user, result_of},
     sync::Arc,
     user,
@@ -52,7 +56,7 @@ pub(crate) fn persistent(
         Err((error, io)) => return Err(give_back(error, Some(io.io), io.input)),
     };
     let name = op.kind.op_kind().name();
-    let prepared = match comm.prepare_plain(op, &memory.shape()) {
+    let prepared = match comm.prepare(op, &memory.shape()) {
         Ok((choice, _)) if choice.extent.discover => Err(unsupported(
             name,
             "with counts that are discovered has another output each time; it is not persistent",
@@ -66,6 +70,9 @@ pub(crate) fn persistent(
             return Err(give_back(error, io, input));
         }
     };
+    if is_fused(&choice, &program) {
+        return Ok(repeated(comm, op, memory));
+    }
     let shape = memory.shape();
     let (dtype, world) = (shape.dtype, comm.info.world_ranks.len() as u32);
     let scratch_type = program.plan.kind.scratch_type(dtype);
