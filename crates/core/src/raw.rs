@@ -401,7 +401,7 @@ impl From<Region> for Owned {
     }
 }
 
-/// Bytes that a transport in the same address space may read where they are.
+/// Bytes that a transport may read where they are: in the same address space, or in memory that the peer has mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Loan {
     ptr: NonNull<u8>,
@@ -420,6 +420,11 @@ impl Loan {
     /// The bytes stay valid, initialised and unwritten until the transfer that carries the loan is reported done, or `cancel` of it has returned.
     pub unsafe fn new(ptr: NonNull<u8>, len: usize) -> Self {
         Loan { ptr, len }
+    }
+
+    /// Where they are.
+    pub fn start(&self) -> NonNull<u8> {
+        self.ptr
     }
 
     /// Length in bytes.

@@ -135,6 +135,21 @@ pub trait Inlet {
     fn peek(&mut self) -> &[u8];
     /// The first `n` bytes of `peek` are done with. What is not consumed when `incoming` returns is offered again later.
     fn consume(&mut self, n: usize);
+    /// Moves bytes to `out`, as many as there are and fit, and consumes them: as `peek` and `consume`, in one pass where the bytes are not at hand yet. Returns how many; fewer than `out` has where that is all of the piece, of which the rest is whole units.
+    fn copy_to(&mut self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            let bytes = self.peek();
+            let n = bytes.len().min(out.len() - done);
+            if n == 0 {
+                break;
+            }
+            out[done..done + n].copy_from_slice(&bytes[..n]);
+            self.consume(n);
+            done += n;
+        }
+        done
+    }
 }
 
 /// Room that leaves for the peer; it may be filled in place, or handed a slice.

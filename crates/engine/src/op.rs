@@ -473,12 +473,25 @@ impl OpState {
             unreachable!("only receives take");
         };
         let wire = self.wire(step);
+        // A contribution of weight 0 is not read, wherever it comes from.
+        let empty = weight.is_some() && self.arrived_weight[step as usize] == 0;
+        let stored = arrive == Arrive::Store && codec == Codec::None && !empty;
+        if stored && self.broken.is_none() && self.memory.type_of(dst.buf) == wire.dtype {
+            let done = at / u64::from(wire.unit);
+            let rest = Span {
+                at: dst.at + done,
+                len: dst.len - done,
+                ..dst
+            };
+            if part.copy_to(self.memory.bytes_mut(rest)) > 0 {
+                self.touch(rest);
+            }
+            return;
+        }
         let bytes = part.peek();
         let unit = u64::from(wire.unit);
         let n = (bytes.len() as u64).min(wire.bytes - at) / unit;
         let taken = (n * unit) as usize;
-        // A contribution of weight 0 is not read, wherever it comes from.
-        let empty = weight.is_some() && self.arrived_weight[step as usize] == 0;
         if self.broken.is_some() {
             // Nothing of it counts any more.
         } else if n > 0 && codec != Codec::None {

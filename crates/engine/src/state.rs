@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) locals: Locals,
     /// Counts what may stand in the way of operations: see [`State::alarm`].
     pub(crate) changes: Arc<AtomicU64>,
+    /// What may be lent to each link.
+    lends: Vec<Lends>,
     pub(crate) programs: Programs,
     pub(crate) ops: Vec<Option<Box<OpState>>>,
     pub(crate) free: Vec<usize>,
@@ -149,6 +151,31 @@ pub(crate) struct State {
     pub(crate) now: Duration,
 }
 
+/// What may be lent to a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lends {
+    Nothing,
+    /// Where both ends are of one address space, and read in turn.
+    All,
+    /// Through mapped memory, where a rank that is late reads when it comes: not what is to go on without it.
+    Strict,
+}
+
+impl Lends {
+    fn of(link: &dyn Transport, config: &EngineConfig) -> Lends {
+        match (link.wants_loans(), link.shared().is_some()) {
+            (false, _) => Lends::Nothing,
+            (true, false) => Lends::All,
+            (true, true) if config.fusion && config.model().mapped => Lends::Strict,
+            (true, true) => Lends::Nothing,
+        }
+    }
+
+    fn to(self, tolerant: bool) -> bool {
+        self == Lends::All || (self == Lends::Strict && !tolerant)
+    }
+}
+
 /// Early heads kept per operation and rank are few; this bounds what a babbling peer can make us keep.
 pub(crate) const MAX_EARLY: usize = 4096;
 /// Entries that tables which change with every operation have room for from the start.
@@ -178,6 +205,10 @@ impl State {
                 }
             }
         }
+        let lends = links
+            .iter()
+            .map(|link| Lends::of(&**link, &config))
+            .collect();
         State {
             me,
             config,
@@ -185,6 +216,7 @@ impl State {
             route,
             locals: Locals::default(),
             changes: Arc::default(),
+            lends,
             programs: Programs::default(),
             ops: vec![],
             free: vec![],
@@ -331,6 +363,7 @@ impl State {
         }
         let world = op.world_rank(peer);
         let wire = op.wire(step);
+        let tolerant = op.tolerant;
         let mut head = Head::room();
         let mut head_len = 0;
         if dir == Dir::Send {
@@ -357,6 +390,7 @@ impl State {
             return 0;
         };
         let transport = &links[link as usize];
+        let lends = self.lends[link as usize].to(tolerant);
         let posted = transport.post(Transfer {
             dir,
             peer: world,
@@ -365,7 +399,7 @@ impl State {
             unit: wire.unit,
             priority,
             head: &head[..head_len],
-            loan: loan.filter(|_| program.proven && transport.wants_loans()),
+            loan: loan.filter(|_| program.proven && lends),
         });
         match posted {
             Ok(id) => {

@@ -10,8 +10,8 @@ use common::{
     number::Number,
 };
 use gaggle_core::{
-    Algorithm, Bool, Buffer, Cause, Counts, Divisor, Element, Group, Kind, Mean, Op, Rank, Reduce,
-    Sum, Weight, raw::bytes_of,
+    Algorithm, Bool, Buffer, Cause, Counts, Divisor, Element, Form, Group, Kind, Lane, Mean, Op,
+    Rank, Reduce, Round, Sum, Weight, raw::bytes_of,
 };
 use gaggle_engine::EngineConfig;
 use half::{bf16, f16};
@@ -266,17 +266,221 @@ fn parts_of_a_buffer_are_as_good_as_the_whole() {
 }
 
 #[test]
-fn an_operation_that_is_started_many_times_goes_by_messages() {
-    Link::Mapped.local(3, &config(), |_, group| {
-        let mut x = group.buffer::<f32>(5000);
-        x.fill(1.0);
-        let op = Op::new(Kind::AllReduce(Reduce::Sum));
-        let mut again = group.persistent(op, x).unwrap();
-        for _ in 0..3 {
-            again.start().unwrap();
-            again.wait().unwrap();
+fn an_operation_that_is_set_up_chooses_as_a_call_does() {
+    for persistent in [&[0, 1, 2][..], &[0], &[1, 2]] {
+        Link::Mapped.local(3, &config(), |_, group| {
+            let mut x = group.buffer::<f32>(5000);
+            x.fill(1.0);
+            let op = Op::new(Kind::AllReduce(Reduce::Sum));
+            let x = if persistent.contains(&group.rank().0) {
+                let mut again = group.persistent(op, x).unwrap();
+                for _ in 0..3 {
+                    again.start().unwrap();
+                    again.wait().unwrap();
+                }
+                again.into_inner().unwrap()
+            } else {
+                for _ in 0..3 {
+                    group.all_reduce(&mut x, Sum).unwrap();
+                }
+                x
+            };
+            assert!(x.iter().all(|x| *x == 27.0));
+        });
+    }
+}
+
+/// Operations whose messages are longer than what is always copied, on `n` elements per message.
+fn by_messages(group: &Group, n: usize) -> Vec<Op> {
+    let (me, world) = (group.rank().0, group.size() as u32);
+    let ring = |form, keep, scale| {
+        let (before, after) = ((me + world - 1) % world, (me + 1) % world);
+        let mut from = vec![(Rank(before), 0.3)];
+        let mut to = vec![(Rank(after), scale)];
+        if before != after {
+            from.push((Rank(after), 0.25));
+            to.push((Rank(before), 1.0));
         }
-        assert!(again.into_inner().unwrap().iter().all(|x| *x == 27.0));
+        if world == 1 {
+            (from, to) = (vec![], vec![]);
+        }
+        Round {
+            from,
+            to,
+            keep,
+            form,
+        }
+    };
+    let at = |round, t| Op::new(Kind::Mix { round, t });
+    let keep = if world == 2 { 0.7 } else { 0.45 };
+    let counts = |r: u32| -> Vec<u64> {
+        (0..world)
+            .map(|s| u64::from((r + s) % 3) * n as u64 / 2)
+            .collect()
+    };
+    let known: Vec<u64> = (0..u64::from(world)).map(|r| r * n as u64).collect();
+    let root = Rank(world / 2);
+    vec![
+        at(ring(Form::Delta, keep, 1.0), 0),
+        at(ring(Form::Sum, 0.5, 1.0), 1),
+        at(ring(Form::Sum, 0.5, -2.0), 2),
+        Op::new(Kind::AllToAll {
+            send: Counts::Equal,
+            recv: Counts::Equal,
+        }),
+        Op::new(Kind::AllToAll {
+            send: Counts::known(&counts(me)),
+            recv: Counts::known(&counts(me)),
+        }),
+        Op::new(Kind::Gather {
+            root,
+            counts: Counts::known(&known),
+        }),
+        Op::new(Kind::Scatter {
+            root,
+            counts: Counts::Equal,
+        }),
+        Op::new(Kind::Reduce {
+            root,
+            reduce: Reduce::Sum,
+        }),
+        Op::new(Kind::AllReduce(Reduce::Mean)).by(Algorithm::Ring),
+    ]
+}
+
+/// Elements read and written out of place.
+fn lens(op: &Op, group: &Group, n: usize) -> (usize, usize) {
+    let (me, world) = (group.rank(), group.size());
+    let sum = |c: &Counts| match c {
+        Counts::Known(c) => c.iter().sum::<u64>() as usize,
+        _ => n * world,
+    };
+    let own = |c: &Counts| match c {
+        Counts::Known(c) => c[me.idx()] as usize,
+        _ => n,
+    };
+    match &op.kind {
+        Kind::AllToAll { send, recv } => (sum(send), sum(recv)),
+        Kind::Gather { root, counts } if *root == me => (own(counts), sum(counts)),
+        Kind::Gather { counts, .. } => (own(counts), 0),
+        Kind::Scatter { root, counts } if *root == me => (sum(counts), own(counts)),
+        Kind::Scatter { counts, .. } => (0, own(counts)),
+        Kind::Reduce { root, .. } if *root != me => (n, 0),
+        _ => (n, n),
+    }
+}
+
+/// What an operation leaves, out of place and in place where it has that form, on memory of some kind; and how many frames it took.
+fn left<T: Number>(group: &Group, op: &Op, memory: Memory, n: usize) -> (Vec<Vec<u8>>, u64) {
+    let (read, written) = lens(op, group, n);
+    let before = group.communicator().stats();
+    let mut x = memory.buffer::<T>(group, false, read);
+    x.copy_from_slice(&contribution::<T>(group.rank(), read));
+    let mut y = memory.buffer::<T>(group, true, written);
+    let mut results = vec![];
+    group.run_into(op, &x, &mut y).unwrap();
+    results.push(bytes_of(&y[..]).to_vec());
+    let mut op = op.clone();
+    let in_place = match &mut op.kind {
+        Kind::Mix { t, .. } => {
+            *t += 10;
+            true
+        }
+        Kind::AllReduce(_) => true,
+        _ => false,
+    };
+    if in_place {
+        group.run_buf(&op, &mut x).unwrap();
+        results.push(bytes_of(&x[..]).to_vec());
+    }
+    let frames = group.communicator().stats().since(&before).frames_sent;
+    (results, frames)
+}
+
+fn stay_where_they_are<T: Number>(world: u32, n: usize, fusion: bool) {
+    let mut config = config();
+    mapped::agree(&mut config, world);
+    config.fusion = fusion;
+    common::run(mapped::rings(world, |_, heap| heap), &config, |_, group| {
+        let memories = [
+            Memory::Plain,
+            Memory::Registered,
+            Memory::Mixed,
+            Memory::PlainOutput,
+        ];
+        let mut frames = [0; 4];
+        for (k, op) in by_messages(&group, n).into_iter().enumerate() {
+            let mut want = None;
+            for (i, memory) in memories.into_iter().enumerate() {
+                let op = op.clone().on(Lane((4 * k + i) as u32));
+                let (got, sent) = left::<T>(&group, &op, memory, n);
+                frames[i] += sent;
+                let want = want.get_or_insert_with(|| got.clone());
+                assert!(got == *want, "{memory:?}, {n} {}", T::DTYPE);
+            }
+        }
+        // In their heaps they are one frame each, through the rings several.
+        let long = n * size_of::<T>() > 200_000 && world > 1;
+        assert_eq!(2 * frames[1] < frames[0], long && fusion, "{frames:?}");
+    });
+}
+
+#[test]
+fn messages_out_of_registered_memory_stay_where_they_are_and_bring_the_same() {
+    for world in WORLDS {
+        stay_where_they_are::<f32>(world, 10_007, true);
+    }
+    stay_where_they_are::<f32>(2, 150_001, true);
+    stay_where_they_are::<f32>(3, 150_001, true);
+    stay_where_they_are::<f32>(3, 150_001, false);
+    stay_where_they_are::<f64>(2, 20_011, true);
+    stay_where_they_are::<bf16>(3, 40_009, true);
+    stay_where_they_are::<f16>(5, 20_001, true);
+}
+
+/// One of three stops as it reads a neighbour's memory; the others time out, fill their buffers with something else, and let it go on.
+#[test]
+fn who_reads_too_late_does_not_end_well_and_changes_nothing() {
+    const N: usize = 50_000;
+    let gate = Arc::new(Gate::default());
+    gate.shut();
+    let seats = mapped::rings(3, |rank, heap| {
+        Gated(heap, (rank == Rank(2)).then(|| Arc::clone(&gate)))
+    });
+    let mut config = impatient();
+    mapped::agree(&mut config, 3);
+    let refilled = std::sync::Barrier::new(2);
+    let over = std::sync::Barrier::new(3);
+    common::run(seats, &config, |_, group| {
+        let me = group.rank();
+        let others = || (0..3).map(Rank).filter(|r| *r != me);
+        let round = Round {
+            from: others().map(|r| (r, 0.25)).collect(),
+            to: others().map(|r| (r, 1.0)).collect(),
+            keep: 0.5,
+            form: Form::Delta,
+        };
+        let mut x = group.buffer::<f32>(N);
+        assert!(x.is_registered());
+        x.copy_from_slice(&contribution::<f32>(me, N));
+        let op = Op::new(Kind::Mix { round, t: 0 });
+        let e = group.run(&op, &mut x).unwrap_err();
+        if me == Rank(2) {
+            assert!(!matches!(e.cause(), Cause::Internal { .. }), "{e}");
+        } else {
+            assert_eq!(e.culprits(), [Rank(2)], "{e}");
+            // Whatever is there now is this rank's alone.
+            x.fill(100.0 + me.0 as f32);
+            gate.wait_held();
+            refilled.wait();
+            if me == Rank(0) {
+                gate.open();
+            }
+        }
+        over.wait();
+        if me != Rank(2) {
+            assert!(x.iter().all(|x| *x == 100.0 + me.0 as f32));
+        }
     });
 }
 

@@ -5,8 +5,8 @@
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | kind: 1 data, 2 grant, 3 abort, 4 goodbye |
-//! | 1 | 1 | flags of data: bit 0 first frame of its message, bit 1 sent under a grant |
+//! | 0 | 1 | kind: 1 data, 2 grant, 3 abort, 4 goodbye, 5 taken, 6 recall |
+//! | 1 | 1 | flags of data: bit 0 first frame of its message, bit 1 sent under a grant, bit 2 lent |
 //! | 2 | 1 | bytes of head that follow the header; only in a first frame |
 //! | 3 | 1 | class of the operation |
 //! | 4 | 4 | lane |
@@ -21,6 +21,12 @@
 //! A sender may have [`EAGER`] bytes under way for messages whose receive it has not heard of; each such message costs its payload and [`COST`] more.
 //! For every message the receiver sends exactly one *grant*: when its receive is posted and nothing of it is held any more, or when it has decided to drop it.
 //! A grant lifts the bound from the message and gives back what the message has cost.
+//!
+//! # Lent messages
+//! Between ranks that have each other's heaps mapped a message may stay where it is: its one frame is marked as lent, has no payload, and at the end of its head [`LENT`] bytes that say where in the sender's heap the bytes lie.
+//! It costs [`COST`] of the credit. The receiver reads the bytes, or drops the message, and answers *taken*: until then, or until the sender has taken the message back with a *recall*, the sender keeps the bytes as they are.
+//! Both may be on their way at once, so that either may speak of a message that is over.
+//!
 //! So what is held for later is at most `EAGER` bytes per link, a posted message is never stopped by an unposted one, and nobody waits for a grant that depends on anything but the receiver's post.
 
 use gaggle_core::{Class, HEAD_MAX, MsgKey, OpId};
@@ -34,8 +40,12 @@ pub const EAGER: u64 = 256 << 10;
 /// What a message costs of that credit on top of its payload.
 pub const COST: u64 = 256;
 
+/// Bytes at the end of a lent message's head: the place in the sender's heap, and how much that rank had given up before.
+pub const LENT: usize = 16;
+
 const FIRST: u8 = 1;
 const GRANTED: u8 = 2;
+const IS_LENT: u8 = 4;
 
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +59,10 @@ pub enum Kind {
     Abort = 3,
     /// The sender leaves; nothing follows.
     Goodbye = 4,
+    /// A lent message has been read, or will not be.
+    Taken = 5,
+    /// The sender has taken a lent message back.
+    Recall = 6,
 }
 
 /// One header.
@@ -60,6 +74,8 @@ pub struct Header {
     pub first: bool,
     /// Sent under a grant.
     pub granted: bool,
+    /// The bytes are where the end of the head says.
+    pub lent: bool,
     /// Bytes of head that follow.
     pub head_len: u8,
     /// Which message.
@@ -125,6 +141,9 @@ pub enum Violation {
     /// More than the credit for unposted messages.
     #[error("{0} bytes of unposted messages, more than the credit of {EAGER}")]
     Credit(u64),
+    /// A lent message without a place, or on a link without mapped memory, or one that lies nowhere.
+    #[error("a lent message whose bytes cannot be reached")]
+    Lent,
     /// More grants or unfinished messages than any rank has use for.
     #[error("too many {0}")]
     TooMany(&'static str),
@@ -137,6 +156,7 @@ impl Header {
             kind,
             first: false,
             granted: false,
+            lent: false,
             head_len: 0,
             key,
             len: 0,
@@ -160,7 +180,9 @@ impl Header {
     pub fn to_bytes(&self) -> [u8; HEADER] {
         let mut b = [0; HEADER];
         b[0] = self.kind as u8;
-        b[1] = (u8::from(self.first) * FIRST) | (u8::from(self.granted) * GRANTED);
+        b[1] = (u8::from(self.first) * FIRST)
+            | (u8::from(self.granted) * GRANTED)
+            | (u8::from(self.lent) * IS_LENT);
         b[2] = self.head_len;
         b[3] = self.key.op.class as u8;
         b[4..8].copy_from_slice(&self.key.op.lane.to_le_bytes());
@@ -185,11 +207,13 @@ impl Header {
             2 => Kind::Grant,
             3 => Kind::Abort,
             4 => Kind::Goodbye,
+            5 => Kind::Taken,
+            6 => Kind::Recall,
             other => return Err(Violation::Kind(other)),
         };
         let class = Class::from_number(b[3]).ok_or(Violation::Class(b[3]))?;
         let flags = if kind == Kind::Data {
-            FIRST | GRANTED
+            FIRST | GRANTED | IS_LENT
         } else {
             0
         };
@@ -200,6 +224,7 @@ impl Header {
             kind,
             first: b[1] & FIRST != 0,
             granted: b[1] & GRANTED != 0,
+            lent: b[1] & IS_LENT != 0,
             head_len: b[2],
             key: MsgKey {
                 op: OpId {
@@ -222,6 +247,10 @@ impl Header {
         if usize::from(self.head_len) > HEAD_MAX || (self.head_len > 0 && !self.first) {
             return Err(Violation::Head(self.head_len));
         }
+        let whole = self.first && self.len == 0 && self.total > 0;
+        if self.lent && (!whole || usize::from(self.head_len) < LENT) {
+            return Err(Violation::Lent);
+        }
         if self.len as usize > PAYLOAD_MAX {
             return Err(Violation::Long(self.len));
         }
@@ -233,7 +262,8 @@ impl Header {
         let end = self.offset.checked_add(u64::from(self.len));
         let inside = end.is_some_and(|end| end <= self.total);
         // A frame without payload would be progress without an end.
-        let moves = self.kind != Kind::Data || self.len > 0 || (self.first && self.total == 0);
+        let ends = self.first && (self.total == 0 || self.lent);
+        let moves = self.kind != Kind::Data || self.len > 0 || ends;
         if !inside || !moves || (self.first && self.offset != 0) {
             return Err(range);
         }
@@ -251,6 +281,7 @@ mod tests {
             kind: Kind::Data,
             first: true,
             granted: true,
+            lent: false,
             head_len: 96,
             key: MsgKey {
                 op: OpId {
@@ -271,9 +302,14 @@ mod tests {
     fn headers_round_trip() {
         let mut later = sample();
         (later.first, later.head_len, later.offset) = (false, 0, u64::MAX - 262_144);
+        let mut lent = sample();
+        (lent.lent, lent.len) = (true, 0);
         for h in [
             sample(),
             later,
+            lent,
+            Header::control(Kind::Taken, sample().key),
+            Header::control(Kind::Recall, sample().key),
             Header::goodbye(),
             Header::control(Kind::Grant, sample().key),
         ] {
@@ -298,9 +334,11 @@ mod tests {
             Header::parse(&b).expect_err("no such frame")
         };
         assert_eq!(set(0, &[0]), Violation::Kind(0));
-        assert_eq!(set(0, &[5]), Violation::Kind(5));
+        assert_eq!(set(0, &[7]), Violation::Kind(7));
         assert_eq!(set(0, &[2]), Violation::Flags(3));
-        assert_eq!(set(1, &[7]), Violation::Flags(7));
+        assert_eq!(set(1, &[11]), Violation::Flags(11));
+        assert_eq!(set(1, &[7]), Violation::Lent, "with payload");
+        assert_eq!(set(1, &[6]), Violation::Head(96));
         assert_eq!(set(1, &[2]), Violation::Head(96));
         assert_eq!(set(2, &[97]), Violation::Head(97));
         assert_eq!(set(3, &[5]), Violation::Class(5));
@@ -324,7 +362,7 @@ mod tests {
             // Enough of the small numbers that all checks are reached.
             for (at, mask) in [
                 (0, 7),
-                (1, 3),
+                (1, 7),
                 (2, 127),
                 (3, 1),
                 (30, 7),

@@ -9,7 +9,7 @@ use gaggle_engine::EngineConfig;
 use gaggle_transport::{
     control,
     heap::{self, MappedHeaps},
-    inproc,
+    inproc, shm,
 };
 use std::{
     ptr::NonNull,
@@ -40,6 +40,34 @@ pub fn seats<M: SharedMemory + 'static>(
         .map(|(me, ((link, control), heap))| -> Seat {
             let heap = Arc::new(wrap(Rank(me as u32), heap));
             (Box::new(Beside { link, heap }), Box::new(control))
+        })
+        .collect()
+}
+
+/// Links through rings in memory, which lend what lies in heaps that `wrap` may put something around.
+pub fn rings<M: SharedMemory + 'static>(
+    n: u32,
+    wrap: impl Fn(Rank, MappedHeaps) -> M,
+) -> Vec<Seat> {
+    let mut links: Vec<Vec<_>> = (0..n).map(|_| vec![]).collect();
+    for a in 0..n {
+        for b in 0..a {
+            let (x, y) = shm::pair(1 << 18).unwrap();
+            links[a as usize].push((Rank(b), x));
+            links[b as usize].push((Rank(a), y));
+        }
+    }
+    let heaps = heap::heaps(n, ROOM).unwrap();
+    let control = control::inproc(n);
+    (0..)
+        .map(Rank)
+        .zip(links)
+        .zip(heaps)
+        .zip(control)
+        .map(|(((me, links), heap), control)| -> Seat {
+            let link = shm::ShmTransport::new(me, links).unwrap();
+            let link = link.with_shared(Arc::new(wrap(me, heap)));
+            (Box::new(link), Box::new(control))
         })
         .collect()
 }

@@ -6,6 +6,8 @@
 mod cases;
 mod net;
 mod raw;
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod raw_space;
 
 use gaggle_core::Transport;
 use net::Net;

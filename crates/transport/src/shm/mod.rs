@@ -3,6 +3,8 @@
 //! [`ShmTransport`] speaks the same protocol through its rings as [`tcp`](crate::tcp) through its sockets, by the same code: frames, credit, grants, priorities and what a stranger's bytes can do are described there.
 //! What has come is shown to the sink in the ring; what leaves is filled into the ring.
 //!
+//! Where the peers have each other's heaps mapped, longer messages that are lent out of this rank's heap stay there: what goes through the ring is where they are ([`frame`](crate::frame)).
+//!
 //! The memory has no name, and neither has the socket once the pair has met ([`meet`]): nothing is left when processes are killed, and `/dev/shm` is not used.
 //! The socket tells of a peer's death, and is the bell: a byte goes through it only when the other side has said that it sleeps (`ring.rs`).
 //! While threads on both sides are awake no system call is made.
@@ -150,8 +152,9 @@ impl ShmTransport {
         })
     }
 
-    /// With what these ranks have mapped of each other, made of the descriptors that [`ShmLink::take_heap`] gave.
+    /// With what these ranks have mapped of each other, made of the descriptors that [`ShmLink::take_heap`] gave: each of them has this rank's heap mapped if this rank has theirs, or no bytes may be lent to this transport.
     pub fn with_shared(mut self, shared: Arc<dyn SharedMemory>) -> ShmTransport {
+        self.streams.lend_through(Arc::clone(&shared));
         self.shared = Some(shared);
         self
     }
@@ -172,6 +175,10 @@ impl Transport for ShmTransport {
 
     fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
         self.streams.post(t)
+    }
+
+    fn wants_loans(&self) -> bool {
+        self.streams.wants_loans()
     }
 
     fn cancel(&self, id: XferId) {

@@ -40,6 +40,18 @@ fn keeps_the_contract_in_the_smallest_rings() {
 }
 
 #[test]
+fn keeps_the_contract_where_messages_stay_in_their_heaps() {
+    contract::run(
+        &mut |n| {
+            let heaps = contract::raw_space::one_space(n);
+            let world = mesh(n, SMALLEST).into_iter().zip(heaps);
+            boxed(world.map(|(t, heap)| t.with_shared(heap)).collect())
+        },
+        Tier::SHM,
+    );
+}
+
+#[test]
 fn a_second_link_to_a_rank_is_refused() {
     let link = || pair(SMALLEST).unwrap().0;
     for twice in [
@@ -430,4 +442,182 @@ fn other_hosts_and_ranks_that_decline_are_left_out() {
     for declines in 0..3 {
         check(&[0, 0, 0], Some(declines));
     }
+}
+
+/// Two ranks with heaps, and a buffer of rank 0's that is lent; with the whole length of a message.
+fn lenders(bytes: usize) -> (Vec<ShmTransport>, gaggle_core::Buffer<u8>) {
+    let heaps = crate::heap::heaps(2, 4 << 20).unwrap();
+    let block = heaps[0].block(bytes).unwrap();
+    let mut buffer = gaggle_core::Buffer::<u8>::on(block, bytes).unwrap();
+    (0..bytes).for_each(|i| buffer[i] = (i % 251) as u8);
+    let world = mesh(2, SMALLEST).into_iter().zip(heaps);
+    let world = world.map(|(t, heap)| t.with_shared(Arc::new(heap)));
+    (world.collect(), buffer)
+}
+
+/// What a receiver does with a message, piece by piece.
+struct Taker<'a> {
+    got: Vec<u8>,
+    whole: bool,
+    then: &'a mut dyn FnMut(usize),
+    done: Vec<Result<(), TransportError>>,
+}
+
+impl Sink for Taker<'_> {
+    fn outgoing(&mut self, _id: XferId, _at: u64, _out: &mut dyn Outlet) {
+        panic!("what is lent is not asked for");
+    }
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn incoming(&mut self, _id: XferId, at: u64, part: &mut dyn Inlet) {
+        assert_eq!(at, self.got.len() as u64);
+        let lo = self.got.len();
+        if self.whole {
+            self.got.resize(lo + 100_000, 0);
+            let n = part.copy_to(&mut self.got[lo..]);
+            self.got.truncate(lo + n);
+        } else {
+            let bytes = part.peek().to_vec();
+            part.consume(bytes.len());
+            self.got.extend(bytes);
+        }
+        (self.then)(self.got.len());
+    }
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn done(&mut self, _id: XferId, result: Result<(), TransportError>) {
+        self.done.push(result);
+    }
+    fn down(&mut self, peer: Rank, how: Down) {
+        panic!("{peer}: {how:?}");
+    }
+}
+
+fn lent(world: &[ShmTransport], buffer: &gaggle_core::Buffer<u8>) -> XferId {
+    let loan = contract::raw_space::lend_until_over(&buffer[..]);
+    let mut t = transfer(Dir::Send, 1, buffer.len() as u64);
+    t.loan = Some(loan);
+    world[0].post(t).unwrap()
+}
+
+#[test]
+fn what_is_lent_is_read_where_it_is_and_is_the_senders_again_when_it_was_read() {
+    let n = 200_000;
+    for (whole, early) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (world, buffer) = lenders(n);
+        let mut nothing = |_| {};
+        let mut sink = Taker {
+            got: vec![],
+            whole,
+            then: &mut nothing,
+            done: vec![],
+        };
+        let mut sender = Plain::default();
+        let post = || world[1].post(transfer(Dir::Recv, 0, n as u64)).unwrap();
+        if !early {
+            post();
+        }
+        lent(&world, &buffer);
+        let turn = |sink: &mut Taker<'_>, sender: &mut Plain| {
+            for _ in 0..4 {
+                world[0].progress(sender, 1 << 20);
+                world[1].progress(sink, 1 << 20);
+            }
+        };
+        turn(&mut sink, &mut sender);
+        if early {
+            assert!(sender.done.is_empty(), "before anybody has asked for it");
+            post();
+            turn(&mut sink, &mut sender);
+        }
+        assert!(matches!(&sink.done[..], [Ok(())]), "{:?}", sink.done);
+        assert!(matches!(&sender.done[..], [Ok(())]), "{:?}", sender.done);
+        assert_eq!(sink.got, buffer[..]);
+        let (sent, got) = (world[0].stats(), world[1].stats());
+        assert_eq!(
+            (sent.payload_sent, got.payload_received),
+            (n as u64, n as u64)
+        );
+    }
+}
+
+#[test]
+fn what_its_sender_has_taken_back_is_not_reported_as_whole() {
+    let n = 200_000;
+    for whole in [true, false] {
+        let (world, mut buffer) = lenders(n);
+        let id = lent(&world, &buffer);
+        let mut recalled = false;
+        let (sender, bytes) = (&world[0], &mut buffer);
+        let mut then = |got: usize| {
+            if got >= 50_000 && !std::mem::replace(&mut recalled, true) {
+                sender.cancel(id);
+                bytes.fill(0xee);
+            }
+        };
+        let mut sink = Taker {
+            got: vec![],
+            whole,
+            then: &mut then,
+            done: vec![],
+        };
+        world[1].post(transfer(Dir::Recv, 0, n as u64)).unwrap();
+        world[0].progress(&mut Plain::default(), 1 << 20);
+        world[1].progress(&mut sink, 1 << 20);
+        assert!(
+            matches!(
+                &sink.done[..],
+                [Err(TransportError::Aborted { peer: Rank(0) })]
+            ),
+            "{:?} of {} bytes",
+            sink.done,
+            sink.got.len()
+        );
+        // What each of them says of it afterwards is no news to the other.
+        let mut calm = Plain::default();
+        for _ in 0..4 {
+            world[0].progress(&mut calm, 1 << 20);
+            world[1].progress(&mut calm, 1 << 20);
+        }
+        assert!(calm.done.is_empty() && calm.downs.is_empty());
+    }
+}
+
+#[test]
+fn a_place_outside_every_heap_closes_the_link() {
+    use crate::frame::{HEADER, Header, Kind, LENT};
+    let (mine, theirs) = pair(SMALLEST).unwrap();
+    let heaps = crate::heap::heaps(2, 1 << 20).unwrap();
+    let heap = heaps.into_iter().next().unwrap();
+    let t = ShmTransport::new(Rank(0), vec![(Rank(1), mine)]).unwrap();
+    let with_heap = t.with_shared(Arc::new(heap));
+    assert!(with_heap.wants_loans());
+    let (_stream, side) = theirs.into_parts();
+    let mut writer = Writer::new(Arc::clone(side.map()), side.output());
+    let t = transfer(Dir::Recv, 1, 50_000);
+    with_heap.post(t).unwrap();
+    let h = Header {
+        first: true,
+        lent: true,
+        head_len: LENT as u8,
+        total: 50_000,
+        ..Header::control(Kind::Data, t.key)
+    };
+    let room = writer.room(0, HEADER + LENT);
+    room[..HEADER].copy_from_slice(&h.to_bytes());
+    room[HEADER..HEADER + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    room[HEADER + 8..].fill(0);
+    writer.filled(HEADER + LENT);
+    writer.publish();
+    let mut sink = Plain::default();
+    for _ in 0..10 {
+        with_heap.progress(&mut sink, 1 << 20);
+    }
+    let [(Rank(1), Down::Lost(why))] = &sink.downs[..] else {
+        panic!("{:?}", sink.downs);
+    };
+    assert!(why.contains("what is not in its heap"), "{why}");
+    assert!(matches!(&sink.done[..], [Err(_)]));
 }

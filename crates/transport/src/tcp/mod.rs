@@ -11,6 +11,7 @@
 //! A stranger's bytes can close a link, and nothing else: they size no allocation, and what is held of them is bounded by the credit.
 
 mod dial;
+mod lent;
 mod link;
 mod queue;
 mod read;
@@ -32,6 +33,7 @@ use gaggle_core::{
     Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, MsgKey, OpId, Outlet, Rank, Sink, Transfer,
     Transport, TransportError, Verdict, Wake, XferId,
 };
+use lent::{Heaps, Lent};
 use link::Link;
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::{Condvar, Mutex};
@@ -120,6 +122,8 @@ pub struct TcpTransport {
     armed: AtomicBool,
     /// Makes connections when they are first needed.
     dialling: Option<Dialling>,
+    /// What is mapped of the peers' memory, and they of this rank's.
+    heaps: Heaps,
 }
 
 /// What belongs to whoever makes progress.
@@ -334,6 +338,7 @@ impl TcpTransport {
             sides,
             armed: AtomicBool::new(false),
             dialling: None,
+            heaps: Heaps(None),
         })
     }
 
@@ -366,6 +371,7 @@ impl TcpTransport {
         st: &mut State,
         i: usize,
         t: &Transfer<'_>,
+        lent: Option<Lent>,
     ) -> Result<XferId, TransportError> {
         let count = st.next();
         let id = pieces::xfer_id(count, st.slots.next());
@@ -380,6 +386,7 @@ impl TcpTransport {
         let place = st.slots.insert(slot_for(t, id, i));
         if let Some(slot) = st.slots.get_mut(place) {
             slot.granted = granted;
+            slot.lent = lent;
         }
         st.links[i].sends.insert(t.key, place);
         st.push(id);
@@ -472,6 +479,7 @@ fn slot_for(t: &Transfer<'_>, id: XferId, link: usize) -> Slot {
         job: 0,
         message: NONE,
         cancelled: false,
+        lent: None,
     }
 }
 
@@ -489,6 +497,7 @@ impl Transport for TcpTransport {
     }
 
     fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
+        let lent = self.lend(&t);
         let mut st = self.state.lock();
         pieces::check(self.me, &self.peers, st.slots.next(), &t)?;
         let Ok(i) = self.peers.binary_search(&t.peer) else {
@@ -499,7 +508,7 @@ impl Transport for TcpTransport {
         }
         st.dirty = true;
         let id = match t.dir {
-            Dir::Send => self.post_send(&mut st, i, &t),
+            Dir::Send => self.post_send(&mut st, i, &t, lent),
             Dir::Recv => self.post_recv(&mut st, i, &t),
         }?;
         self.want(&mut st, i, t.dir);
@@ -513,6 +522,9 @@ impl Transport for TcpTransport {
         }
         while st.calling == Some(id) {
             self.called.wait(&mut st);
+        }
+        if let Some(out) = st.slot(id).and_then(|s| s.out()) {
+            self.recall(&mut st, out);
         }
         st.take_back(id);
         st.dirty = true;
@@ -588,6 +600,10 @@ impl Transport for TcpTransport {
         self.armed.store(false, SeqCst);
     }
 
+    fn wants_loans(&self) -> bool {
+        self.heaps.0.is_some()
+    }
+
     fn attach(&self, _wake: Arc<dyn Wake>) {
         // The selector says everything; see `arm`.
     }
@@ -606,7 +622,10 @@ impl Transport for TcpTransport {
                     .slots
                     .get(place)
                     .filter(|s| s.dir == Dir::Send && s.begun);
-                if let Some(id) = begun.map(|s| s.id) {
+                if let Some((id, out)) = begun.map(|s| (s.id, s.out())) {
+                    if let Some(out) = out {
+                        self.recall(&mut st, out);
+                    }
                     st.take_back(id);
                 }
             }

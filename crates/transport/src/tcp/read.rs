@@ -4,10 +4,11 @@ use super::{
     Calling, Counts,
     link::Current,
     run::{Fed, Run, feed},
-    state::{NONE, POSTED_MAX},
+    state::{NONE, POSTED_MAX, State},
 };
-use crate::frame::{COST, HEADER, Header, Kind, Violation};
+use crate::frame::{COST, HEADER, Header, Kind, LENT, Violation};
 use gaggle_core::{Down, HEAD_MAX, TransportError, Verdict};
+use parking_lot::MutexGuard;
 
 /// Why parsing has stopped.
 enum Stop {
@@ -110,12 +111,18 @@ impl Run<'_> {
                 Kind::Data => self.on_data(i, &h, &head)?,
                 Kind::Grant => self.t.state.lock().on_grant(i, h.key)?,
                 Kind::Abort => self.on_abort(i, &h)?,
+                Kind::Taken => self.on_taken(i, h.key),
+                Kind::Recall => self.on_recall(i, h.key),
                 Kind::Goodbye => self.fail(i, Down::Left),
             }
         }
     }
 
     fn on_data(&mut self, i: usize, h: &Header, head: &[u8; HEAD_MAX]) -> Result<(), Violation> {
+        let lent = match h.lent {
+            true => Some(self.t.borrowed(i, h, head).ok_or(Violation::Lent)?),
+            false => None,
+        };
         let mut st = self.t.state.lock();
         let uid = st.next();
         let tables = &mut st.links[i];
@@ -138,6 +145,10 @@ impl Run<'_> {
             }
             (m.begun, m.total, m.head) = (true, h.total, *head);
             m.head_len = usize::from(h.head_len);
+            if lent.is_some() {
+                m.head_len -= LENT;
+                (m.lent, m.got) = (lent, h.total);
+            }
         } else if !m.begun {
             return Err(Violation::NotBegun);
         } else if m.got != h.offset || m.total != h.total {
@@ -155,6 +166,15 @@ impl Run<'_> {
         tables.dropping += usize::from(h.first && dropped);
         let cost = u64::from(h.len) + if h.first { COST } else { 0 };
         tables.charge(place, cost)?;
+        if lent.is_some() {
+            // As its sender counts it: whole, whether it is read or not.
+            Counts::add(&self.t.counts.payload_received, h.total as usize);
+        }
+        if lent.is_some() && dropped {
+            tables
+                .control
+                .push_back(Header::control(Kind::Taken, h.key));
+        }
         drop(st);
         let current = Current {
             place,
@@ -163,8 +183,9 @@ impl Run<'_> {
         };
         if h.first && early {
             self.announce(i, place, uid);
-        } else if h.first && !dropped {
-            self.open(i, place, uid);
+        } else if h.first && !dropped && self.open(i, place, uid) && lent.is_some() {
+            self.read_lent(i, place, uid);
+            return Ok(());
         }
         if current.left > 0 {
             self.io.links[i].frame = Some(current);
@@ -271,18 +292,25 @@ impl Run<'_> {
     }
 
     fn on_abort(&mut self, i: usize, h: &Header) -> Result<(), Violation> {
-        let mut st = self.t.state.lock();
-        let tables = &mut st.links[i];
+        let st = self.t.state.lock();
+        let tables = &st.links[i];
         let place = tables.keys.get(&h.key).copied();
         let begun = |p: &u32| tables.messages.get(*p).is_some_and(|m| m.begun);
         let Some(place) = place.filter(begun) else {
             return Err(Violation::NotBegun);
         };
+        self.aborted(i, place, st);
+        Ok(())
+    }
+
+    /// The sender has ended a message that had begun.
+    pub(super) fn aborted(&mut self, i: usize, place: u32, mut st: MutexGuard<'_, State>) {
+        let tables = &mut st.links[i];
         let recv = tables.messages.get(place).map_or(NONE, |m| m.recv);
         tables.grant(place);
         tables.remove(place);
         let Some(slot) = st.slots.remove(recv).filter(|s| !s.cancelled) else {
-            return Ok(());
+            return;
         };
         let calling = Calling::begin(self.t, &mut st, slot.id);
         drop(st);
@@ -291,6 +319,5 @@ impl Run<'_> {
             .done(slot.id, Err(TransportError::Aborted { peer }));
         self.tally.call(0);
         drop(calling);
-        Ok(())
     }
 }

@@ -6,7 +6,10 @@ use super::{
     link::Link,
     state::{NONE, State},
 };
-use crate::pieces::Piece;
+use crate::{
+    frame::{Header, Kind},
+    pieces::Piece,
+};
 use gaggle_core::{Dir, Down, Sink, TransportError, Verdict, XferId};
 use mio::{Interest, Token};
 use std::{
@@ -227,7 +230,7 @@ impl Run<'_> {
                 break;
             };
             moved = true;
-            if !self.open(i, place, uid) {
+            if !self.open(i, place, uid) || self.read_lent(i, place, uid) {
                 continue;
             }
             if self.drain(i, place, uid) {
@@ -351,8 +354,11 @@ impl Run<'_> {
         if m.recv == NONE || !m.opened || m.fed < m.total {
             return;
         }
-        let recv = m.recv;
+        let (recv, key, lent) = (m.recv, m.key, m.lent.is_some());
         tables.grant(place);
+        if lent {
+            tables.control.push_back(Header::control(Kind::Taken, key));
+        }
         let Some(id) = st.slots.get(recv).filter(|s| !s.cancelled).map(|s| s.id) else {
             return;
         };
@@ -390,8 +396,12 @@ impl Run<'_> {
             if slot.dir == Dir::Recv && st.links[i].is_whole(slot.message) {
                 continue;
             }
-            let id = slot.id;
+            let (id, out) = (slot.id, slot.out());
             st.slots.remove(place);
+            if let Some(out) = out {
+                // Whoever is at the other end may be reading still.
+                self.t.recall(&mut st, out);
+            }
             let calling = Calling::begin(self.t, &mut st, id);
             drop(st);
             self.sink.done(id, Err(error.clone()));

@@ -4,6 +4,7 @@
 
 use super::{
     dial::Want,
+    lent::{Lent, Recalled},
     queue::{Job, Queue, SMALL},
 };
 use crate::{
@@ -48,6 +49,15 @@ pub(super) struct Slot {
     /// Receives: the message's place in the link's table.
     pub(super) message: u32,
     pub(super) cancelled: bool,
+    /// Sends: where the bytes are, which stay there.
+    pub(super) lent: Option<Lent>,
+}
+
+impl Slot {
+    /// A send whose bytes the peer may be reading where they are.
+    pub(super) fn is_out(&self) -> bool {
+        self.dir == Dir::Send && self.begun && self.lent.is_some()
+    }
 }
 
 /// A message from the peer: expected, under way or complete.
@@ -73,6 +83,8 @@ pub(super) struct Message {
     pub(super) head_len: usize,
     pub(super) carry: Carry,
     pub(super) held: Held,
+    /// Where the bytes are, which stay there.
+    pub(super) lent: Option<Lent>,
 }
 
 /// The beginning of a unit whose rest has not come.
@@ -138,6 +150,8 @@ pub(super) struct State {
     pub(super) waiting: bool,
     /// By link: how soon it is wanted. Empty where all are made from the beginning.
     pub(super) wants: Vec<Want>,
+    /// What lent messages were taken back last.
+    pub(super) recalled: Option<Recalled>,
     count: u64,
 }
 
@@ -163,6 +177,7 @@ impl State {
             more: false,
             waiting: false,
             wants: Vec::new(),
+            recalled: None,
             count: 0,
         }
     }
@@ -208,7 +223,11 @@ impl State {
         }
         tables.sends.remove(&key);
         if slot.begun {
-            tables.control.push_back(Header::control(Kind::Abort, key));
+            let kind = match slot.lent {
+                Some(_) => Kind::Recall,
+                None => Kind::Abort,
+            };
+            tables.control.push_back(Header::control(kind, key));
             if !slot.granted {
                 tables.unsettled.insert(key, slot.charged);
             }
@@ -299,6 +318,7 @@ impl Tables {
             head_len: 0,
             carry: Carry::default(),
             held: Held::default(),
+            lent: None,
         });
         self.keys.insert(key, place);
         place
@@ -414,6 +434,9 @@ impl Tables {
         m.dropped = true;
         m.carry.len = 0;
         self.dropping += usize::from(m.begun);
+        if m.lent.is_some() {
+            self.control.push_back(Header::control(Kind::Taken, m.key));
+        }
         let over = m.begun && m.got == m.total;
         let silent = !m.begun && !m.grant_sent;
         if m.begun {

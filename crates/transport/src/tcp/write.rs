@@ -1,8 +1,8 @@
 //! Writing: what goes next, filled in by the sink behind its header.
 
-use super::{Calling, Counts, queue::Job, run::Run, state::State};
+use super::{Calling, Counts, lent::Lent, queue::Job, run::Run, state::State};
 use crate::{
-    frame::{COST, HEADER, Header, Kind},
+    frame::{COST, HEADER, Header, Kind, LENT},
     pieces::{Room, slot_of},
 };
 use gaggle_core::HEAD_MAX;
@@ -62,7 +62,11 @@ impl Run<'_> {
         let calling = Calling::begin(self.t, &mut st, job.id);
         drop(st);
         let output = &mut self.io.links[i].output;
-        let head = if part.first { part.head_len } else { 0 };
+        let head = match (part.first, part.lent) {
+            (false, _) => 0,
+            (true, None) => part.head_len,
+            (true, Some(_)) => part.head_len + LENT,
+        };
         let mut filled = 0;
         if part.room > 0 {
             let mut room = Room::new(output.room(HEADER + head, part.room), part.unit);
@@ -74,7 +78,7 @@ impl Run<'_> {
             calling.end(&mut st);
             return true;
         };
-        if filled == 0 && part.total > 0 {
+        if filled == 0 && part.total > 0 && part.lent.is_none() {
             calling.end(&mut st);
             st.links[i].stalled.push(job);
             return false;
@@ -83,6 +87,7 @@ impl Run<'_> {
             kind: Kind::Data,
             first: part.first,
             granted: slot.granted,
+            lent: part.lent.is_some(),
             head_len: head as u8,
             key: slot.key,
             len: filled as u32,
@@ -90,11 +95,18 @@ impl Run<'_> {
             total: part.total,
         };
         output.push(&h.to_bytes());
-        output.push(&part.head[..head]);
+        match part.lent {
+            Some(lent) => {
+                output.push(&part.head[..part.head_len]);
+                output.push(&lent.to_bytes());
+            }
+            None => output.push(&part.head[..head]),
+        }
         output.filled(filled);
         let counts = &self.t.counts;
         Counts::add(&counts.header_sent, HEADER + head);
-        Counts::add(&counts.payload_sent, filled);
+        let sent = part.lent.map_or(filled, |_| part.total as usize);
+        Counts::add(&counts.payload_sent, sent);
         Counts::add(&counts.frames_sent, 1);
         slot.begun = true;
         slot.at += filled as u64;
@@ -110,6 +122,11 @@ impl Run<'_> {
         tables.credit -= cost;
         if part.room > 0 {
             self.tally.call(filled);
+        }
+        if part.lent.is_some() {
+            // It is over when the peer says so.
+            calling.end(&mut st);
+            return true;
         }
         if !over {
             tables.ready.push(job);
@@ -138,6 +155,7 @@ struct Part {
     first: bool,
     head: [u8; HEAD_MAX],
     head_len: usize,
+    lent: Option<Lent>,
 }
 
 /// At most `most` bytes; `None` where the job is void or has to wait.
@@ -145,8 +163,11 @@ fn next_part(st: &mut State, i: usize, job: Job, most: u64) -> Option<Part> {
     let slot = st
         .slots
         .get(slot_of(job.id))
-        .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled)?;
-    let left = slot.bytes - slot.at;
+        .filter(|s| s.id == job.id && s.job == job.order.0 && !s.cancelled && !s.is_out())?;
+    let left = match slot.lent {
+        Some(_) => 0,
+        None => slot.bytes - slot.at,
+    };
     let mut room = left.min(most);
     if !slot.granted {
         let cost = if slot.begun { 0 } else { COST };
@@ -167,5 +188,6 @@ fn next_part(st: &mut State, i: usize, job: Job, most: u64) -> Option<Part> {
         first: !slot.begun,
         head: slot.head,
         head_len: slot.head_len,
+        lent: slot.lent,
     })
 }
