@@ -18,9 +18,9 @@ use crate::{
 };
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
-    Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done, Error, Finished,
-    GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending, Persistent, Rank,
-    Region, descriptor::stable_hash,
+    Algorithm, Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done,
+    Error, Finished, GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending,
+    Persistent, Rank, Region, descriptor::stable_hash,
 };
 use std::{
     task::{Context, Poll},
@@ -58,6 +58,7 @@ impl EngineComm {
             shared: Arc::clone(&self.shared),
             info: Arc::clone(&self.info),
             hosts: self.hosts.clone(),
+            known: here::Known::default(),
         }
     }
 
