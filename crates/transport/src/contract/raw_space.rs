@@ -3,7 +3,7 @@
 //! # Safety
 //! Places are addresses of bytes that were lent, and only such are read: the tests' own transports say no others. The tests keep what they lend until the transfer is over.
 
-use gaggle_core::{Block, Loan, Rank, SharedMemory};
+use gaggle_core::{Block, Loan, Rank, SharedMemory, WindowMut};
 use parking_lot::Mutex;
 use std::{ptr::NonNull, sync::Arc};
 
@@ -54,6 +54,9 @@ impl SharedMemory for OneSpace {
     }
     fn sever(&self, _at: NonNull<u8>, _bytes: usize) -> Result<(), String> {
         Err("nothing is written here".into())
+    }
+    fn window(&self, _rank: Rank, _place: u64, _bytes: usize) -> Option<WindowMut<'_>> {
+        None
     }
     fn load(&self, _rank: Rank, _place: u64) -> Option<u64> {
         None
