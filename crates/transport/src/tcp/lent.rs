@@ -161,6 +161,18 @@ impl TcpTransport {
     }
 }
 
+/// Dropped without a goodbye: what was lent may be filled with something else from now on.
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        let mut st = self.state.lock();
+        for place in 0..st.slots.end() {
+            if let Some(out) = st.slots.get(place).and_then(Slot::out) {
+                self.recall(&mut st, out);
+            }
+        }
+    }
+}
+
 /// What has become of a lent message.
 enum Read {
     Whole,
@@ -189,13 +201,8 @@ impl Run<'_> {
             Read::Whole => self.finish(i, place, uid),
             Read::Stalled => self.t.state.lock().stalled_deliver.push((i, place, uid)),
             Read::Later => self.t.state.lock().deliver.push_front((i, place, uid)),
-            Read::Recalled => {
-                let mut st = self.t.state.lock();
-                if st.links[i].message(place, uid).is_some() {
-                    self.aborted(i, place, st);
-                }
-            }
-            Read::Gone => {}
+            // Its recall, or the end of the link, is on the way.
+            Read::Recalled | Read::Gone => {}
             Read::Nowhere => {
                 let peer = self.t.peers[i];
                 let why = format!("{peer} has lent what is not in its heap");

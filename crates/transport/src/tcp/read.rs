@@ -184,7 +184,14 @@ impl Run<'_> {
         if h.first && early {
             self.announce(i, place, uid);
         } else if h.first && !dropped && self.open(i, place, uid) && lent.is_some() {
-            self.read_lent(i, place, uid);
+            // Behind those that came before it and are not read yet.
+            let mut st = self.t.state.lock();
+            if st.deliver.is_empty() {
+                drop(st);
+                self.read_lent(i, place, uid);
+            } else {
+                st.deliver.push_back((i, place, uid));
+            }
             return Ok(());
         }
         if current.left > 0 {
