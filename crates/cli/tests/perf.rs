@@ -356,7 +356,7 @@ fn tune_writes_a_table_that_ranks_and_explain_go_by() {
     }
     // Ranks read it: what is predicted follows from it, here from a latency of a second.
     std::fs::write(&path, "inside.latency_ns = 1000000000").unwrap();
-    let line = "all-reduce --ranks 2 --sizes 4 -n 1 -w 0 --json -";
+    let line = "all-reduce --ranks 2 --transport tcp --sizes 4 -n 1 -w 0 --json -";
     let (out, _) = check(perf(line).env("GAGGLE_TABLES", file), 0);
     let record: Value = serde_json::from_str(&out).unwrap();
     assert!(

@@ -3,6 +3,7 @@
 //! With P ranks and S bytes per rank on the wire, means over ranks are
 //! 2S(P−1)/P for an all-reduce by ring or direct exchange;
 //! S·(2ᵏk + 2r)/P by recursive doubling, where P = 2ᵏ + r with r < 2ᵏ;
+//! S(P−1) by exchange in one round, where vectors are short;
 //! and S per out-neighbour for a neighbour average.
 
 use crate::{error::DemoError, settings::Wire};
@@ -29,6 +30,9 @@ pub fn all_reduce(group: &Group, elems: usize, wire: Wire) -> Result<f64, DemoEr
 
 fn mean_per_rank(algorithm: Algorithm, world: usize, bytes: f64) -> f64 {
     let p = world as f64;
+    if algorithm == Algorithm::Exchange {
+        return bytes * (p - 1.0);
+    }
     if algorithm == Algorithm::RecursiveDoubling {
         let rounds = world.ilog2();
         let core = 1usize << rounds;
@@ -103,6 +107,7 @@ mod tests {
         assert_eq!(mean_per_rank(Algorithm::Ring, 1, 100.0), 0.0);
         assert_eq!(mean_per_rank(Algorithm::RecursiveDoubling, 1, 100.0), 0.0);
         assert_eq!(mean_per_rank(Algorithm::Direct, 4, 100.0), 150.0);
+        assert_eq!(mean_per_rank(Algorithm::Exchange, 4, 100.0), 300.0);
         assert_eq!(mean_per_rank(Algorithm::RecursiveDoubling, 8, 100.0), 300.0);
         // Three ranks: one joins a pair before, and hears the result after.
         let three = mean_per_rank(Algorithm::RecursiveDoubling, 3, 300.0);

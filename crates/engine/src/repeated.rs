@@ -6,7 +6,7 @@ use crate::{
     comm::EngineComm, completion::Completion, raw_memory::OpMemory, select::Identity, sync::Arc,
     user,
 };
-use gaggle_core::{Cause, Done, Error, Finished, Op, Owned, Persistent, Region};
+use gaggle_core::{Done, Error, Finished, Op, Owned, Persistent, Region};
 use std::task::{Context, Poll, ready};
 
 struct Repeated {
@@ -68,11 +68,8 @@ impl Repeated {
 
 impl Persistent for Repeated {
     fn start(&mut self, _t: u64) -> Result<(), Error> {
+        self.comm.shared.refuse_fork(self.name)?;
         self.collect();
-        if std::process::id() != self.comm.shared.pid {
-            let op = self.name.into();
-            return Err(Cause::Forked { op }.into());
-        }
         // An error that nobody has waited for is not passed over.
         if let Some(Err(error)) = self.outcome.take() {
             return Err(error);
@@ -99,6 +96,7 @@ impl Persistent for Repeated {
     }
 
     fn wait(&mut self) -> Result<Done, Error> {
+        self.comm.shared.refuse_fork(self.name)?;
         if self.is_running() {
             user::refuse_inside(self.name)?;
         }
@@ -108,6 +106,7 @@ impl Persistent for Repeated {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Error>> {
+        self.comm.shared.refuse_fork(self.name)?;
         if let Some(completion) = self.flight.clone() {
             if !completion.is_done() {
                 self.comm.shared.drive();
@@ -123,20 +122,30 @@ impl Persistent for Repeated {
     }
 
     fn is_running(&self) -> bool {
-        self.flight.as_ref().is_some_and(|c| !c.is_done())
+        !self.comm.shared.is_foreign() && self.flight.as_ref().is_some_and(|c| !c.is_done())
     }
 
     fn io(&mut self) -> Option<&mut Region> {
+        self.comm.shared.refuse_fork(self.name).ok()?;
         self.collect();
         self.idle.as_mut()?.region()
     }
 
     fn input(&mut self) -> Option<&mut Region> {
+        self.comm.shared.refuse_fork(self.name).ok()?;
         self.collect();
         self.idle.as_mut()?.input_region()
     }
 
     fn into_memory(mut self: Box<Self>) -> Finished {
+        if let Err(error) = self.comm.shared.refuse_fork(self.name) {
+            // The memory of what was in flight is the parent's.
+            return Finished {
+                io: None,
+                input: None,
+                result: Err(error),
+            };
+        }
         if self.is_running()
             && let Err(error) = user::refuse_inside("into_memory")
         {
@@ -159,6 +168,9 @@ impl Persistent for Repeated {
 
 impl Drop for Repeated {
     fn drop(&mut self) {
+        if self.comm.shared.is_foreign() {
+            return;
+        }
         let late = self.flight.take().and_then(|c| c.detach());
         let outcome = late.map(|f| f.result).or(self.outcome.take());
         if let Some(Err(error)) = outcome

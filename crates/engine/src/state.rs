@@ -501,9 +501,9 @@ impl State {
         if let Some(op) = self.ops[idx].as_deref_mut()
             && op.status == Status::Running
         {
-            op.status = Status::Asking {
-                until: op.deadline.min(now.saturating_add(grace)),
-            };
+            // Also past the deadline: its word comes a moment later than the mark that was seen.
+            let until = now.saturating_add(grace);
+            op.status = Status::Asking { until };
             let (id, descriptor) = (op.id, op.descriptor);
             self.rearm(idx);
             if self.troubles.ask(id, now, grace) {
