@@ -79,3 +79,18 @@ pub struct MixingFacts {
     /// Smallest eigenvalue of the round matrix, for symmetric static topologies.
     pub lambda_min: Option<f64>,
 }
+
+impl<T: Topology + ?Sized> Topology for Box<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn world(&self) -> usize {
+        (**self).world()
+    }
+    fn period(&self) -> Option<u64> {
+        (**self).period()
+    }
+    fn round(&self, rank: Rank, t: u64, out: &mut Round) {
+        (**self).round(rank, t, out);
+    }
+}

@@ -173,12 +173,17 @@ impl Args {
             holds,
             "it must be at least 0 and below 1",
         )?;
-        // A world of two has every topology: what is checked here is the name.
-        topology::by_name(&self.topology, 2).map_err(|e| SettingError {
-            flag: "topology",
-            value: self.topology.clone(),
-            what: e.to_string(),
-        })?;
+        // Without a number of ranks the launcher has it: what is checked here is the name.
+        let made = topology::by_name(&self.topology, self.ranks.unwrap_or(1));
+        if let Err(e) = made
+            && (self.ranks.is_some() || matches!(e, topology::TopologyError::UnknownName { .. }))
+        {
+            return Err(SettingError {
+                flag: "topology",
+                value: self.topology.clone(),
+                what: e.to_string(),
+            });
+        }
         Ok(Settings {
             algorithms: algorithms(&self.algorithm)?,
             topology: self.topology.clone(),
@@ -303,8 +308,13 @@ mod tests {
         for name in optim::NAMES {
             assert!(parse(&format!("--algorithm {name}")).is_ok(), "{name}");
         }
-        for name in topology::NAMES {
-            assert!(parse(&format!("--topology {name}")).is_ok(), "{name}");
+        for entry in topology::CATALOGUE {
+            let name = match entry.name {
+                "inner-outer-exp" | "inner-outer-ring" => format!("{}:4", entry.name),
+                "one-peer-over" => "one-peer-over:ring".into(),
+                name => name.into(),
+            };
+            assert!(parse(&format!("-n 8 --topology {name}")).is_ok(), "{name}");
         }
     }
 

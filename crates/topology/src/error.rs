@@ -1,5 +1,6 @@
 //! What can be wrong with a topology: which rank, which round.
 
+use crate::Weights;
 use gaggle_core::{Rank, Topology};
 
 /// One end of an edge.
@@ -39,6 +40,48 @@ pub enum TopologyError {
         centre: Rank,
         /// Number of ranks.
         world: usize,
+    },
+    /// An edge that no graph of this world has.
+    #[error(
+        "an edge from {from} to {to} in a graph of {world} ranks: both ends are members, and not the same"
+    )]
+    Edge {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// Number of ranks.
+        world: usize,
+    },
+    /// These weights are for graphs whose edges go both ways.
+    #[error(
+        "{weights:?} weights need an undirected graph, but {from} sends to {to} and not the other way; uniform and push weights do not"
+    )]
+    OneWay {
+        /// The weights that were asked for.
+        weights: Weights,
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+    },
+    /// The world is not a power of what it has to be.
+    #[error("{topology}: {world} ranks are no power of {of}")]
+    NotAPower {
+        /// Which topology.
+        topology: String,
+        /// The number that was given.
+        world: usize,
+        /// Of what it should be a power.
+        of: u32,
+    },
+    /// A parameter that this topology does not take.
+    #[error("{topology}: {what}")]
+    Parameter {
+        /// Which topology.
+        topology: String,
+        /// What is wrong.
+        what: String,
     },
     /// No topology has this name.
     #[error("there is no topology {name:?}; there are {known}")]
@@ -123,7 +166,7 @@ pub enum TopologyError {
     },
     /// A column does not sum to one: the average of all ranks drifts towards those who weigh more.
     #[error(
-        "{topology}, round {round}: the weights put on {rank} sum to {sum}, not 1; averages would not be kept"
+        "{topology}, round {round}: the weights put on {rank} sum to {sum}, not 1; averages would not be kept: take Metropolis weights, or push-sum with push weights"
     )]
     ColumnSum {
         /// Which topology.

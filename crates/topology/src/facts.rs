@@ -2,6 +2,7 @@
 
 use crate::{
     check::TOLERANCE,
+    circulant::{Circulant, Waves},
     mixing::{Sparse, unreached},
     spectrum::extremes,
 };
@@ -19,27 +20,119 @@ pub(crate) fn rounds_in_period(topology: &dyn Topology) -> u64 {
 
 /// Measures one period of `topology` (the first [`NEVER_REPEATS`] rounds of one that never repeats).
 ///
-/// Cost: for n ranks and E edges per period, up to n Lanczos steps of E + n² operations; early stops make it far less in practice.
-/// Up to 1,024 ranks `contraction` and `lambda_min` are right to about 1e-12; beyond, 512 steps bound them from inside the spectrum.
+/// Cost: where all ranks do the same at the same distances, n² simple operations per round, exact for every number of ranks.
+/// Elsewhere, for n ranks and E edges per period, up to n Lanczos steps of E + n² operations; early stops make it far less in practice. Up to 1,024 ranks `contraction` and `lambda_min` are then right to about 1e-12; beyond, 512 steps bound them from inside the spectrum.
 pub fn facts(topology: &dyn Topology) -> MixingFacts {
-    let period = rounds_in_period(topology);
-    let mixings: Vec<Sparse> = (0..period).map(|t| Sparse::of(topology, t)).collect();
-    let one = |sum: f64| (sum - 1.0).abs() <= TOLERANCE;
-    let n = topology.world();
-    let symmetric = mixings.iter().all(|m| m.is_symmetric(TOLERANCE));
-    MixingFacts {
-        world: n,
-        period,
-        row_stochastic: mixings.iter().all(|m| (0..n).all(|i| one(m.row_sum(i)))),
-        column_stochastic: mixings.iter().all(|m| m.column_sums().into_iter().all(one)),
-        symmetric,
-        connected: unreached(&mixings).is_none(),
-        contraction: contraction(&mixings, symmetric),
-        lambda_min: match &mixings[..] {
-            [only] if symmetric => Some(smallest_eigenvalue(only)),
-            _ => None,
-        },
+    Rounds::of(topology).facts()
+}
+
+/// One period, in the form in which it is measured.
+pub(crate) enum Rounds {
+    Circulant(Vec<Circulant>, Waves, usize),
+    Sparse(Vec<Sparse>),
+}
+
+impl Rounds {
+    pub(crate) fn of(topology: &dyn Topology) -> Rounds {
+        let period = rounds_in_period(topology);
+        let n = topology.world();
+        let same: Option<Vec<Circulant>> =
+            (0..period).map(|t| Circulant::of(topology, t)).collect();
+        match same {
+            Some(rounds) => Rounds::Circulant(rounds, Waves::new(n), n),
+            None => Rounds::Sparse((0..period).map(|t| Sparse::of(topology, t)).collect()),
+        }
     }
+
+    pub(crate) fn facts(&self) -> MixingFacts {
+        let one = |sum: f64| (sum - 1.0).abs() <= TOLERANCE;
+        match self {
+            Rounds::Circulant(rounds, waves, n) => {
+                // Row and column sums of a circulant matrix are the same.
+                let stochastic = rounds.iter().all(|r| one(r.sum()));
+                let symmetric = rounds.iter().all(|r| r.is_symmetric(TOLERANCE));
+                let lambda_min = match &rounds[..] {
+                    [only] if symmetric => {
+                        let all = only.eigenvalues(waves);
+                        Some(all.iter().map(|e| e.0).fold(f64::INFINITY, f64::min))
+                    }
+                    _ => None,
+                };
+                MixingFacts {
+                    world: *n,
+                    period: rounds.len() as u64,
+                    row_stochastic: stochastic,
+                    column_stochastic: stochastic,
+                    symmetric,
+                    connected: is_coprime(*n, rounds.iter().flat_map(Circulant::distances)),
+                    contraction: circulant_contraction(rounds, waves),
+                    lambda_min,
+                }
+            }
+            Rounds::Sparse(mixings) => {
+                let n = mixings.first().map_or(0, Sparse::world);
+                let symmetric = mixings.iter().all(|m| m.is_symmetric(TOLERANCE));
+                MixingFacts {
+                    world: n,
+                    period: mixings.len() as u64,
+                    row_stochastic: mixings.iter().all(|m| (0..n).all(|i| one(m.row_sum(i)))),
+                    column_stochastic: mixings.iter().all(|m| m.column_sums().into_iter().all(one)),
+                    symmetric,
+                    connected: unreached(mixings).is_none(),
+                    contraction: contraction(mixings, symmetric),
+                    lambda_min: match &mixings[..] {
+                        [only] if symmetric => Some(smallest_eigenvalue(only)),
+                        _ => None,
+                    },
+                }
+            }
+        }
+    }
+
+    /// ‖W − J‖₂ of every round.
+    pub(crate) fn contractions(&self) -> Vec<f64> {
+        match self {
+            Rounds::Circulant(rounds, waves, _) => rounds
+                .chunks(1)
+                .map(|one| circulant_contraction(one, waves))
+                .collect(),
+            Rounds::Sparse(mixings) => mixings
+                .chunks(1)
+                .map(|one| contraction(one, one[0].is_symmetric(TOLERANCE)))
+                .collect(),
+        }
+    }
+}
+
+/// Whether steps of these sizes lead from everywhere to everywhere on a circle of n.
+fn is_coprime(n: usize, distances: impl Iterator<Item = usize>) -> bool {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    distances.fold(n, gcd) == 1
+}
+
+/// Circulant matrices are normal and commute: the singular values of their product are the moduli of the products of their eigenvalues.
+fn circulant_contraction(rounds: &[Circulant], waves: &Waves) -> f64 {
+    let mut product: Vec<(f64, f64)> = vec![];
+    for round in rounds {
+        let next = round.eigenvalues(waves);
+        if product.is_empty() {
+            product = next;
+            continue;
+        }
+        for (p, e) in product.iter_mut().zip(next) {
+            *p = (p.0 * e.0 - p.1 * e.1, p.0 * e.1 + p.1 * e.0);
+        }
+    }
+    // J has the eigenvalue 1 where all ranks are alike, and 0 elsewhere.
+    if let Some(first) = product.first_mut() {
+        first.0 -= 1.0;
+    }
+    product.iter().map(|e| e.0.hypot(e.1)).fold(0.0, f64::max)
 }
 
 fn steps(dimension: usize) -> usize {

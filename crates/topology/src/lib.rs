@@ -1,12 +1,13 @@
 //! Who talks to whom, with what weight, in each round of decentralised training.
 //!
-//! The graphs here implement [`gaggle_core::Topology`]: [`Ring`], [`UniRing`], [`Star`], [`FullyConnected`], [`StaticExp`], [`OnePeerExp`], and [`Table`] for rounds that you write down yourself.
-//! Beside them stand what can be said of any topology: [`check`] proves that its rounds are sound, [`facts`] measures how fast it mixes, [`edges`] lists a round for drawing, `matrix` (feature `ndarray`) and `graph` (feature `petgraph`) hand a round to other tools.
+//! The graphs here implement [`gaggle_core::Topology`]; [`CATALOGUE`] lists them with what each is for, and [`by_name`] makes them from what a user types.
+//! Your own come from edges or a `petgraph` graph ([`Graph`] with [`Weights`]), from matrices or rounds ([`Table`]), or from a function ([`FromFn`]).
+//! Beside them stands what can be said of any topology: [`check`] proves that its rounds are sound, [`facts`] measures how fast it mixes, [`report`] adds what it costs, [`edges`] lists a round for drawing, `matrix` (feature `ndarray`) and `graph` (feature `petgraph`) hand a round to other tools.
 //! The crate knows no network, no thread and no clock; running a round is the engine's work.
 //!
 //! Conventions: `W[i, j]` is the weight that receiver i puts on the value of sender j, so rows sum to one.
 //! On directed graphs rank i sends to i + 2^m and receives from i − 2^m (BlueFog's orientation; the exponential-graph paper prints the transpose, which has the same spectrum and other trajectories).
-//! Every graph here is doubly stochastic for every world from 1 on: averages are kept; a world of one has no neighbours and keeps its value.
+//! Every graph of the catalogue is doubly stochastic for every world that it has: averages are kept; a world of one has no neighbours and keeps its value. The exceptions are schedules over irregular graphs and weights that you choose so, and [`check`] tells.
 //!
 //! ```
 //! use gaggle_core::{Rank, Round, Topology};
@@ -28,66 +29,52 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adjacency;
+mod base;
+mod cascade;
+mod catalogue;
 mod check;
+mod circulant;
+mod derived;
+mod equi;
 mod error;
 mod exponential;
 mod facts;
 #[cfg(feature = "petgraph")]
 mod graph;
+mod grid;
+mod hypercube;
+mod machines;
 #[cfg(feature = "ndarray")]
 mod matrix;
 mod mixing;
+mod random;
+mod report;
 mod ring;
 mod spectrum;
 mod star;
 mod table;
 
+pub use adjacency::{Graph, Weights};
+pub use base::BaseGraph;
+pub use cascade::NullCascade;
+pub use catalogue::{CATALOGUE, Entry, by_name};
 pub use check::check;
+pub use derived::{FromFn, Lazy, OnePeer};
+pub use equi::{EquiDyn, EquiStatic};
 pub use error::{Side, TopologyError};
-pub use exponential::{OnePeerExp, StaticExp};
+pub use exponential::{KPeerExp, OnePeerExp, StaticExp, SymmetricExp};
 pub use facts::{NEVER_REPEATS, facts};
 #[cfg(feature = "petgraph")]
 pub use graph::{components, graph, union};
+pub use grid::{even_shape, mesh, torus};
+pub use hypercube::{Hypercube, OnePeerHypercube};
+pub use machines::{InnerOuter, OverMachines};
 #[cfg(feature = "ndarray")]
 pub use matrix::{matrix, period_product};
 pub use mixing::edges;
+pub use random::{RandomMatching, erdos_renyi};
+pub use report::{Report, report};
 pub use ring::{Direction, Ring, UniRing};
 pub use star::{FullyConnected, Star};
 pub use table::Table;
-
-use gaggle_core::Topology;
-
-/// The names that [`by_name`] knows.
-pub const NAMES: [&str; 7] = [
-    "ring",
-    "uni-ring",
-    "uni-ring-left",
-    "star",
-    "fully-connected",
-    "static-exp",
-    "one-peer-exp",
-];
-
-/// The topology that users call `name`, for `world` ranks.
-///
-/// Besides [`NAMES`] the short forms `full` and `exp2` are understood; the star's centre is rank 0.
-///
-/// # Errors
-/// [`TopologyError::UnknownName`] with the names that exist, or what the constructor says of `world`.
-pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyError> {
-    Ok(match name {
-        "ring" => Box::new(Ring::new(world)?),
-        "uni-ring" => Box::new(UniRing::new(world, Direction::Right)?),
-        "uni-ring-left" => Box::new(UniRing::new(world, Direction::Left)?),
-        "star" => Box::new(Star::new(world, gaggle_core::Rank(0))?),
-        "fully-connected" | "full" => Box::new(FullyConnected::new(world)?),
-        "static-exp" | "exp2" => Box::new(StaticExp::new(world)?),
-        "one-peer-exp" => Box::new(OnePeerExp::new(world)?),
-        _ => {
-            return Err(TopologyError::UnknownName {
-                name: name.into(),
-                known: NAMES.join(", "),
-            });
-        }
-    })
-}

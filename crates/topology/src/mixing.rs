@@ -113,8 +113,8 @@ pub(crate) fn unreached(mixings: &[Sparse]) -> Option<(usize, usize)> {
     for mixing in mixings {
         for (i, row) in mixing.rows.iter().enumerate() {
             for &(j, _) in row.iter().filter(|(_, w)| *w > 0.0) {
-                ahead[j].push(i);
-                back[i].push(j);
+                ahead[j].push(i as u32);
+                back[i].push(j as u32);
             }
         }
     }
@@ -124,15 +124,20 @@ pub(crate) fn unreached(mixings: &[Sparse]) -> Option<(usize, usize)> {
     missing_from_search(&back).map(|from| (from, 0))
 }
 
+/// Whether node 0 reaches all nodes.
+pub(crate) fn reaches_all(next: &[Vec<u32>]) -> bool {
+    missing_from_search(next).is_none()
+}
+
 /// The first node that a search from node 0 does not find.
-fn missing_from_search(next: &[Vec<usize>]) -> Option<usize> {
+fn missing_from_search(next: &[Vec<u32>]) -> Option<usize> {
     let mut seen = vec![false; next.len()];
     let mut stack = vec![0];
     while let Some(node) = stack.pop() {
-        if let Some(s) = seen.get_mut(node)
+        if let Some(s) = seen.get_mut(node as usize)
             && !std::mem::replace(s, true)
         {
-            stack.extend(&next[node]);
+            stack.extend(&next[node as usize]);
         }
     }
     seen.iter().position(|s| !s)

@@ -2,15 +2,25 @@
 
 use gaggle_core::{MixingFacts, Rank, Topology};
 use gaggle_topology::{
-    NAMES, Table, TopologyError, by_name, check, components, edges, facts, graph, matrix,
-    period_product, union,
+    Table, TopologyError, by_name, check, components, edges, facts, graph, matrix, period_product,
+    union,
 };
 use ndarray::{Array1, Array2};
 use proptest::prelude::*;
 
 #[test]
 fn graphs_and_matrices_agree_with_the_edges() {
-    for name in NAMES {
+    for name in [
+        "ring",
+        "uni-ring-left",
+        "star",
+        "fully-connected",
+        "static-exp",
+        "one-peer-exp",
+        "base:2",
+        "torus",
+        "null-cascade",
+    ] {
         for n in [1, 2, 3, 5, 7, 8, 33] {
             let topology = by_name(name, n).unwrap();
             for t in 0..topology.period().unwrap() {

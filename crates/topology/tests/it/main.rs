@@ -2,4 +2,6 @@
 
 #[cfg(all(feature = "ndarray", feature = "petgraph"))]
 mod conversions;
+#[cfg(all(feature = "ndarray", feature = "petgraph"))]
+mod family;
 mod topologies;

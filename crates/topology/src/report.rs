@@ -1,0 +1,140 @@
+//! What a topology does and costs, for people who choose one.
+
+use crate::{
+    check::TOLERANCE,
+    facts::{Rounds, rounds_in_period},
+    mixing::Sparse,
+};
+use gaggle_core::{MixingFacts, Rank, Round, Topology};
+
+/// A topology's facts over one period, with its rates and costs.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The name it has.
+    pub name: String,
+    /// What rules ask for.
+    pub facts: MixingFacts,
+    /// ‖W − J‖₂ of every round of the period: how much of the worst disagreement that round alone leaves.
+    pub rounds: Vec<f64>,
+    /// Rounds from the first on after which all have exactly the mean (within 1e-12), where that is within a period.
+    pub exact_after: Option<u64>,
+    /// Messages that a rank sends per round, on average over ranks and rounds. A message is the whole vector.
+    pub messages: f64,
+    /// The most that any rank sends or receives in any round.
+    pub most_messages: usize,
+}
+
+impl Report {
+    /// Rows and columns sum to one: averages are kept, and so is agreement.
+    pub fn is_doubly_stochastic(&self) -> bool {
+        self.facts.row_stochastic && self.facts.column_stochastic
+    }
+
+    /// ρ per round: the geometric mean over a period.
+    pub fn contraction_per_round(&self) -> f64 {
+        self.facts.contraction.powf(1.0 / self.facts.period as f64)
+    }
+
+    /// Bytes that a rank sends per round on average, for a vector of `bytes`.
+    pub fn bytes_per_round(&self, bytes: u64) -> f64 {
+        self.messages * bytes as f64
+    }
+
+    /// Vectors that a rank sends until at most `left` of the worst disagreement is there, in whole periods; 0 for a world of one, infinite for a topology that does not get there.
+    pub fn messages_until(&self, left: f64) -> f64 {
+        if self.facts.world <= 1 {
+            return 0.0;
+        }
+        if let Some(rounds) = self.exact_after {
+            return rounds as f64 * self.messages;
+        }
+        if self.facts.contraction >= 1.0 - TOLERANCE {
+            return f64::INFINITY;
+        }
+        let periods = (left.ln() / self.facts.contraction.ln()).ceil().max(1.0);
+        periods * self.facts.period as f64 * self.messages
+    }
+
+    /// What a user should know before training with it; empty for a topology without faults.
+    pub fn warnings(&self) -> Vec<String> {
+        let facts = &self.facts;
+        let mut all = Vec::new();
+        match (facts.row_stochastic, facts.column_stochastic) {
+            (true, false) => all.push("columns do not sum to one: plain averaging drifts towards the ranks that are heard more; take Metropolis weights, or push-sum with push weights".into()),
+            (false, true) => all.push("rows do not sum to one: these are push weights, for push-sum, which divides by the weight that comes along".into()),
+            (false, false) => all.push("neither rows nor columns sum to one: no averaging keeps anything with these weights".into()),
+            (true, true) => {}
+        }
+        if !facts.connected {
+            all.push(format!(
+                "in {} rounds not everybody reaches everybody: there is no consensus",
+                facts.period
+            ));
+        }
+        all
+    }
+}
+
+/// Measures `topology` over one period (the first [`crate::NEVER_REPEATS`] rounds of one that never repeats).
+///
+/// Cost: as [`facts`](crate::facts), once more for every round; topologies whose ranks all do the same at the same distances cost n² per round in simple operations, whatever their number.
+pub fn report(topology: &dyn Topology) -> Report {
+    let rounds = Rounds::of(topology);
+    let n = topology.world();
+    let (mut sent, mut most) = (0, 0);
+    let mut round = Round::default();
+    let period = rounds_in_period(topology);
+    for t in 0..period {
+        for rank in 0..n {
+            topology.round(Rank(rank as u32), t, &mut round);
+            sent += round.to.len();
+            most = most.max(round.to.len()).max(round.from.len());
+        }
+    }
+    Report {
+        name: topology.name().into(),
+        facts: rounds.facts(),
+        rounds: rounds.contractions(),
+        exact_after: exact_after(topology, period),
+        messages: sent as f64 / (period as f64 * n as f64),
+        most_messages: most,
+    }
+}
+
+/// Vectors without structure go through the rounds; who agrees on all of them agrees on everything.
+fn exact_after(topology: &dyn Topology, period: u64) -> Option<u64> {
+    const VECTORS: usize = 4;
+    let n = topology.world();
+    if n == 1 {
+        return Some(0);
+    }
+    let mut s = 7_u64;
+    let mut random = || {
+        s = s
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (s >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    let mut all: Vec<Vec<f64>> = (0..VECTORS)
+        .map(|_| (0..n).map(|_| random()).collect())
+        .collect();
+    let means: Vec<f64> = all
+        .iter()
+        .map(|x| x.iter().sum::<f64>() / n as f64)
+        .collect();
+    let mut next = vec![0.0; n];
+    for t in 0..period {
+        let mixing = Sparse::of(topology, t);
+        let mut exact = true;
+        for (x, mean) in all.iter_mut().zip(&means) {
+            mixing.apply(x, &mut next);
+            std::mem::swap(x, &mut next);
+            exact &= x.iter().all(|v| (v - mean).abs() <= TOLERANCE);
+        }
+        if exact {
+            return Some(t + 1);
+        }
+    }
+    None
+}
