@@ -1,6 +1,6 @@
 //! The command line: what can be said, and what `--help` tells.
 
-use crate::{explain::ExplainArgs, perf::PerfArgs, tune::TuneArgs};
+use crate::{explain::ExplainArgs, perf::PerfArgs, topo::TopoArgs, tune::TuneArgs};
 use clap::{Args as ClapArgs, Parser, Subcommand, builder::styling};
 use gaggle_transport::interfaces::Wish;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -18,6 +18,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
         gaggle run -n 4 ./my-program       start 4 copies of my-program as the ranks of one job\n  \
         gaggle explain all-reduce -n 6     show which plan 6 ranks would follow, and why\n  \
         gaggle perf all-reduce --ranks 4   measure how fast 4 ranks of this machine reduce, and check the results\n  \
+        gaggle topo compare -n 16          rank the topologies that 16 ranks can average on\n  \
         gaggle trace                       tell who waited for whom in the job that failed last\n\n\
         `gaggle COMMAND --help` tells more about each command."
 )]
@@ -34,6 +35,7 @@ pub(crate) enum Task {
     Explain(Box<ExplainArgs>),
     Perf(Box<PerfArgs>),
     Tune(TuneArgs),
+    Topo(Box<TopoArgs>),
 }
 
 /// Start N copies of a program on this machine, as the ranks of one job

@@ -40,6 +40,9 @@ pub(crate) enum Failure {
     /// There is no such plan, or it cannot be shown.
     #[error("{0}\nTry `gaggle explain --help`.")]
     Explain(String),
+    /// There is no such topology, or it cannot be drawn.
+    #[error("{0}\nTry `gaggle topo --help`.")]
+    Topo(String),
     /// What was to be measured makes no sense.
     #[error("{0}\nTry `gaggle perf --help`.")]
     PerfUsage(String),
@@ -76,6 +79,7 @@ impl Failure {
             | Failure::Explain(_)
             | Failure::Interface(_)
             | Failure::PerfUsage(_)
+            | Failure::Topo(_)
             | Failure::TuneUsage(_) => 2,
             Failure::Launch(_) | Failure::Store { .. } => 125,
         }

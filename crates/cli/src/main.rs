@@ -1,4 +1,4 @@
-//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom, `gaggle explain` shows the plan of an operation, `gaggle perf` measures how fast it is, `gaggle tune` measures what the links can do.
+//! The `gaggle` program: `gaggle run` starts the ranks of a job on this machine, `gaggle demo` trains on the data that ships with it, `gaggle trace` tells from the ranks' recordings who waited for whom, `gaggle explain` shows the plan of an operation, `gaggle perf` measures how fast it is, `gaggle tune` measures what the links can do, `gaggle topo` shows and compares topologies.
 //!
 //! It parses and prints; starting and ending ranks is `gaggle-launch`, the store in which they meet is `gaggle-transport`, and ranks that measure are the facade's, `gaggle`. The machine-learning framework is no part of it.
 
@@ -10,6 +10,7 @@ mod explain;
 mod failure;
 mod perf;
 mod run;
+mod topo;
 mod trace;
 mod tune;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Task::Explain(args) => explain::explain(args),
         Task::Perf(args) => perf::perf(args),
         Task::Tune(args) => tune::tune(args),
+        Task::Topo(args) => topo::topo(args),
     };
     match code {
         // Exit codes are 8 bits on this side of the system: 0..=255 by construction.

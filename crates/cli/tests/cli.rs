@@ -466,3 +466,99 @@ fn explain_refuses_nonsense_with_a_reason() {
         assert!(out.is_empty() && err.contains(why), "{line}: {out}{err}");
     }
 }
+
+fn topo(line: &str) -> String {
+    let args: Vec<&str> = ["topo"].into_iter().chain(line.split(' ')).collect();
+    check(&mut gaggle(&args), 0).0
+}
+
+#[test]
+fn topo_tells_rates_costs_and_faults() {
+    let out = topo("exp2 --ranks 16 --bytes 1m");
+    for want in [
+        "static-exp of 16 ranks",
+        "stochastic   doubly",
+        "0.600000 per period",
+        "4 messages per rank and round, at most 4: 4.00 MiB",
+    ] {
+        assert!(out.contains(want), "{want}: {out}");
+    }
+    let out = topo("one-peer-exp -n 8 --round 1");
+    assert!(out.contains("exact after  3 rounds"), "{out}");
+    assert!(out.contains("\n0: 0.500000; 6·0.500000; 2\n"), "{out}");
+    // Irregular, one edge a round: averages drift.
+    let out = topo("one-peer-over:mesh:2x4 -n 8");
+    assert!(
+        out.contains("stochastic   row") && out.contains("push-sum"),
+        "{out}"
+    );
+    let value: serde_json::Value = serde_json::from_str(&topo("base:2 -n 7 --json")).unwrap();
+    assert_eq!(value["exact_after_rounds"], 4);
+    assert_eq!(value["symmetric"], true);
+}
+
+#[test]
+fn topo_compares_and_lists() {
+    let out = topo("compare -n 8");
+    let at = |name: &str| {
+        out.find(&format!("\n{name} "))
+            .unwrap_or_else(|| panic!("{name}: {out}"))
+    };
+    assert!(at("one-peer-exp") < at("static-exp"), "{out}");
+    assert!(at("static-exp") < at("ring"), "{out}");
+    assert!(!out.contains("inner-outer"), "{out}");
+    let out = topo("compare -n 12 --local 4 --json");
+    let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let names: Vec<&str> = value["topologies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["topology"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.contains(&"inner-outer-exp:4") && !names.contains(&"hypercube"),
+        "{names:?}"
+    );
+    let out = topo("list");
+    assert!(
+        out.contains("torus:ROWSxCOLUMNS") && out.contains("lazy-NAME"),
+        "{out}"
+    );
+}
+
+#[test]
+fn topo_draws_and_refuses_nonsense() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("graph.svg");
+    let line = format!("one-peer-exp -n 8 --svg {}", path.display());
+    topo(&line);
+    let drawn = fs::read_to_string(&path).unwrap();
+    // Three rounds of eight arrows, and eight ranks in each.
+    assert_eq!(drawn.matches("<line").count(), 24, "{drawn}");
+    assert_eq!(drawn.matches("<circle").count(), 24, "{drawn}");
+    for (line, want) in [
+        (
+            "topo moebius -n 4",
+            "there is no topology \"moebius\"; there are ring",
+        ),
+        (
+            "topo hypercube -n 6",
+            "hypercube: 6 ranks are no power of 2",
+        ),
+        (
+            "topo ring -n 300 --svg x.svg",
+            "300 ranks are too many to draw",
+        ),
+        ("topo compare", "--ranks"),
+        ("topo compare -n 4 --left 2", "it is above 0 and below 1"),
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let (_, err) = check(&mut gaggle(&args), 2);
+        assert!(err.contains(want), "{line}: {err}");
+    }
+    let (_, err) = check(
+        &mut gaggle(&["topo", "ring", "-n", "4", "--svg", "/nowhere/x.svg"]),
+        1,
+    );
+    assert!(err.contains("cannot write"), "{err}");
+}
