@@ -15,9 +15,11 @@ pub struct Report {
     pub name: String,
     /// What rules ask for.
     pub facts: MixingFacts,
+    /// Whether the rounds come again after a period. Where not, the period is the number of rounds that were looked at.
+    pub repeats: bool,
     /// ‖W − J‖₂ of every round of the period: how much of the worst disagreement that round alone leaves.
     pub rounds: Vec<f64>,
-    /// Rounds from the first on after which all have exactly the mean (within 1e-12), where that is within a period.
+    /// Rounds from the first on after which all have exactly the mean (within 1e-12), where that is within a period and comes again.
     pub exact_after: Option<u64>,
     /// Messages that a rank sends per round, on average over ranks and rounds. A message is the whole vector.
     pub messages: f64,
@@ -31,9 +33,12 @@ impl Report {
         self.facts.row_stochastic && self.facts.column_stochastic
     }
 
-    /// ρ per round: the geometric mean over a period.
+    /// ρ per round: the geometric mean over a period; 0 where a period leaves nothing.
     pub fn contraction_per_round(&self) -> f64 {
-        self.facts.contraction.powf(1.0 / self.facts.period as f64)
+        match self.exact_after {
+            Some(_) => 0.0,
+            None => self.facts.contraction.powf(1.0 / self.facts.period as f64),
+        }
     }
 
     /// Bytes that a rank sends per round on average, for a vector of `bytes`.
@@ -41,7 +46,7 @@ impl Report {
         self.messages * bytes as f64
     }
 
-    /// Vectors that a rank sends until at most `left` of the worst disagreement is there, in whole periods; 0 for a world of one, infinite for a topology that does not get there.
+    /// Vectors that a rank sends until at most `left` of the worst disagreement is there, in whole periods where there are any; 0 for a world of one, infinite for a topology that does not get there.
     pub fn messages_until(&self, left: f64) -> f64 {
         if self.facts.world <= 1 {
             return 0.0;
@@ -52,8 +57,12 @@ impl Report {
         if self.facts.contraction >= 1.0 - TOLERANCE {
             return f64::INFINITY;
         }
-        let periods = (left.ln() / self.facts.contraction.ln()).ceil().max(1.0);
-        periods * self.facts.period as f64 * self.messages
+        let periods = left.ln() / self.facts.contraction.ln();
+        let rounds = match self.repeats {
+            true => periods.ceil().max(1.0) * self.facts.period as f64,
+            false => (periods * self.facts.period as f64).ceil().max(1.0),
+        };
+        rounds * self.messages
     }
 
     /// What a user should know before training with it; empty for a topology without faults.
@@ -85,6 +94,7 @@ pub fn report(topology: &dyn Topology) -> Report {
     let (mut sent, mut most) = (0, 0);
     let mut round = Round::default();
     let period = rounds_in_period(topology);
+    let repeats = topology.period().is_some();
     for t in 0..period {
         for rank in 0..n {
             topology.round(Rank(rank as u32), t, &mut round);
@@ -95,8 +105,10 @@ pub fn report(topology: &dyn Topology) -> Report {
     Report {
         name: topology.name().into(),
         facts: rounds.facts(),
+        repeats,
         rounds: rounds.contractions(),
-        exact_after: exact_after(topology, period),
+        // What a random product comes to after many rounds is no promise.
+        exact_after: repeats.then(|| exact_after(topology, period)).flatten(),
         messages: sent as f64 / (period as f64 * n as f64),
         most_messages: most,
     }

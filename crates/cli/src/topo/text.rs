@@ -66,12 +66,22 @@ pub(super) fn plain(report: &Report, vector: u64) -> String {
     line("stochastic", stochastic(report).into());
     line("symmetric", yes(facts.symmetric).into());
     line("connected", yes(facts.connected).into());
-    line("period", plural(facts.period, "round"));
+    line(
+        "period",
+        match report.repeats {
+            true => plural(facts.period, "round"),
+            false => format!("never repeats; {} rounds looked at", facts.period),
+        },
+    );
     line(
         "contraction",
         format!(
             "{:.6} per period, {:.6} per round",
-            facts.contraction,
+            if report.exact_after.is_some() {
+                0.0
+            } else {
+                facts.contraction
+            },
             report.contraction_per_round()
         ),
     );
@@ -131,7 +141,8 @@ fn value(report: &Report, vector: u64) -> Value {
     json!({
         "topology": report.name,
         "ranks": facts.world,
-        "period": facts.period,
+        "period": report.repeats.then_some(facts.period),
+        "rounds_looked_at": facts.period,
         "row_stochastic": facts.row_stochastic,
         "column_stochastic": facts.column_stochastic,
         "symmetric": facts.symmetric,
