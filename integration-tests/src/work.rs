@@ -8,9 +8,22 @@ use gaggle::{
     core::{Round, descriptor::stable_hash},
     ddp::{NeighbourMixer, digest},
     optim::{Decentralised, RuleConfig, rule_by_name},
-    topology::{self, by_name},
+    topology::by_name,
 };
 use half::{bf16, f16};
+
+/// Topologies of every world that these jobs average over.
+const TOPOLOGIES: [&str; 9] = [
+    "ring",
+    "uni-ring",
+    "uni-ring-left",
+    "star",
+    "fully-connected",
+    "static-exp",
+    "one-peer-exp",
+    "base:2",
+    "random-matching",
+];
 
 /// What goes wrong in a rank.
 pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
@@ -250,7 +263,7 @@ fn mixes<T: Number>(
     len: usize,
     codec: Codec,
 ) -> Result<(), Trouble> {
-    for name in topology::NAMES {
+    for name in TOPOLOGIES {
         let graph = by_name(name, group.size())?;
         let mut x: Buffer<T> = h.values(group, len);
         for _ in 0..3 {
@@ -364,7 +377,7 @@ fn counted_type<T: Number>(
             }
         }
         for codec in codecs() {
-            for name in topology::NAMES {
+            for name in TOPOLOGIES {
                 let graph = by_name(name, world)?;
                 for _ in 0..3 {
                     let mut round = Round::default();
