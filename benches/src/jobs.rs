@@ -139,12 +139,20 @@ mod tests {
 
     #[test]
     fn one_that_fails_ends_the_others_and_says_why() {
-        let all = vec![shell("exec sleep 60"), shell("echo no room >&2; exit 3")];
-        let began = Instant::now();
+        let folder = tempfile::tempdir().expect("a folder");
+        let mark = folder.path().join("sleeper");
+        let file = mark.display();
+        let sleeper = shell(&format!("echo $$ > '{file}'; exec sleep 60"));
+        let failing = format!(
+            "set -- '{file}'; while [ ! -s \"$1\" ]; do sleep 0.01; done; echo no room >&2; exit 3"
+        );
+        let all = vec![sleeper, shell(&failing)];
         let error = run(all, Duration::from_secs(50)).expect_err("one fails");
         assert!(error.to_string().contains("number 1 failed"), "{error}");
         assert!(error.to_string().contains("no room"), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(40));
+        // And the one that slept is gone.
+        let pid = std::fs::read_to_string(&mark).expect("it has begun");
+        assert!(!std::path::Path::new("/proc").join(pid.trim()).exists());
     }
 
     #[test]

@@ -12,8 +12,13 @@ fn check(options: &[&str]) {
     let ended = Running::start(command).wait_for_all();
     assert_eq!(ended.code(), 0, "{options:?}: {}\n{}", ended.out, ended.err);
     assert!(ended.out.contains("; all held"), "{ended:#?}");
-    // Something was done, and somebody was harmed.
     assert!(!ended.out.contains(": 0 operations"), "{ended:#?}");
+    // Somebody was harmed, where that was asked for and there was the time.
+    let sum = ended.out.lines().last().unwrap_or_default();
+    if options[1] == "5" {
+        let unharmed = "0 short pauses, 0 long ones, 0 kills";
+        assert!(!sum.contains(unharmed), "{ended:#?}");
+    }
 }
 
 #[test]

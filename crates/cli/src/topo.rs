@@ -9,7 +9,7 @@ use crate::{args, explain::size, failure::Failure};
 use clap::{Args as ClapArgs, Subcommand};
 use gaggle_core::Topology;
 use gaggle_topology::{CATALOGUE, Report, by_name, report};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 
 /// Show what a topology does and costs, and draw it; compare all of them; list their names
@@ -35,7 +35,7 @@ pub(crate) struct TopoArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print the weights of this round, receiver by receiver
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", conflicts_with = "json")]
     round: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ struct Output {
 
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Rank all topologies that a number of ranks can have by what they must send to agree
+    /// Rank the topologies that a number of ranks can have by what they must send to agree; without those that need a parameter of yours, or take too long to measure
     Compare {
         /// How many ranks
         #[arg(short = 'n', long, value_name = "N", value_parser = args::ranks)]
@@ -152,6 +152,9 @@ fn one(args: &TopoArgs, name: &str) -> Result<(), Failure> {
 /// Graphs with more edges than this in a round take long to measure, and nobody trains on them.
 const MOST_EDGES: f64 = 3e7;
 
+/// Periods that are so long take hours.
+const MOST_WORK: f64 = 2e9;
+
 /// All of the catalogue that `ranks` ranks can have, those that have to send least first; two with parameters that make them others.
 fn compare(ranks: u32, local: Option<u32>, left: f64) -> Vec<Compared> {
     let mut names: Vec<String> = Vec::new();
@@ -167,11 +170,14 @@ fn compare(ranks: u32, local: Option<u32>, left: f64) -> Vec<Compared> {
         }
     }
     let bar = ProgressBar::new(names.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
     let mut all: Vec<Compared> = Vec::new();
     for name in names {
         bar.set_message(name.clone());
         if let Ok(topology) = by_name(&name, ranks as usize)
-            && edges_of(&*topology) <= MOST_EDGES
+            && is_quick(&*topology)
         {
             let report = report(&*topology);
             let messages = report.messages_until(left);
@@ -188,9 +194,11 @@ fn compare(ranks: u32, local: Option<u32>, left: f64) -> Vec<Compared> {
     all
 }
 
-fn edges_of(topology: &dyn Topology) -> f64 {
+fn is_quick(topology: &dyn Topology) -> bool {
     let mut round = gaggle_core::Round::default();
     topology.round(gaggle_core::Rank(0), 0, &mut round);
-    let period = topology.period().unwrap_or(gaggle_topology::NEVER_REPEATS);
-    topology.world() as f64 * round.to.len() as f64 * period as f64
+    let period = topology.period().unwrap_or(gaggle_topology::NEVER_REPEATS) as f64;
+    let n = topology.world() as f64;
+    n * round.to.len() as f64 * period <= MOST_EDGES
+        && period * n * (2.0 * n).min(2048.0) <= MOST_WORK
 }

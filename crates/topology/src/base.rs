@@ -18,6 +18,8 @@ impl BaseGraph {
     /// # Errors
     /// A world of no ranks; k = 0.
     pub fn new(world: usize, k: usize) -> Result<BaseGraph, TopologyError> {
+        // More neighbours than there are change nothing.
+        let k = k.min(world);
         BaseGraph::named("base", world, k, |ranks| {
             let n = ranks.len();
             let simple = simple_base(&ranks, k);
@@ -45,6 +47,7 @@ impl BaseGraph {
     /// # Errors
     /// As [`new`](BaseGraph::new).
     pub fn simple(world: usize, k: usize) -> Result<BaseGraph, TopologyError> {
+        let k = k.min(world);
         BaseGraph::named("simple-base", world, k, |ranks| simple_base(&ranks, k))
     }
 
@@ -61,7 +64,6 @@ impl BaseGraph {
                 what: "a rank has at least 1 neighbour, not 0".into(),
             });
         }
-        // More neighbours than there are change nothing.
         let steps = make((0..world).collect());
         let rounds = match steps.is_empty() {
             true => vec![Step::default().round(world)],

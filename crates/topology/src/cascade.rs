@@ -27,7 +27,8 @@ impl NullCascade {
                 what: format!("a round needs at least 2 neighbours, not {k}"),
             });
         }
-        let (small, large) = factors(u64::from(n), k as u64 + 1);
+        // More neighbours than there are change nothing.
+        let (small, large) = factors(u64::from(n), k.min(world) as u64 + 1);
         let n = u64::from(n);
         let mut done = 1;
         let mut rounds = Vec::new();

@@ -147,6 +147,9 @@ pub const CATALOGUE: [Entry; 26] = [
     ),
 ];
 
+/// Names contain names, so there is an end to them.
+const LONGEST_NAME: usize = 200;
+
 /// The topology that users call `name`, for `world` ranks.
 ///
 /// The names of the [`CATALOGUE`], each with its parameters after colons: `torus:4x8`, `base:3`, `erdos-renyi:0.3:7`, `one-peer-over:torus:4x4`.
@@ -155,6 +158,12 @@ pub const CATALOGUE: [Entry; 26] = [
 /// # Errors
 /// [`TopologyError::UnknownName`] with the names that exist, [`TopologyError::Parameter`] for what cannot follow the name, or what the constructor says.
 pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyError> {
+    if name.len() > LONGEST_NAME {
+        return Err(TopologyError::Parameter {
+            topology: name.chars().take(20).chain("…".chars()).collect(),
+            what: format!("a name has up to {LONGEST_NAME} characters"),
+        });
+    }
     if let Some(inner) = name.strip_prefix("lazy-") {
         return Ok(Box::new(Lazy::new(by_name(inner, world)?)));
     }

@@ -12,7 +12,7 @@ pub(crate) const TOLERANCE: f64 = 1e-12;
 
 /// Checks every rank and every round of one period.
 ///
-/// Peers are members, not oneself and listed once; rank r lists j in `from` exactly where j lists r in `to`; weights are finite and not negative; rows and columns sum to one within 1e-12; and over the period everybody reaches everybody.
+/// Peers are members, not oneself and listed once; rank r lists j in `from` exactly where j lists r in `to`; weights are finite and not negative; rows and columns sum to one within 1e-12; and over the period everybody reaches everybody by its edges, taken together (a round in which a rank keeps nothing of its own can pass on less than that).
 /// A topology that never repeats is looked at for its first [`crate::NEVER_REPEATS`] rounds.
 ///
 /// # Errors

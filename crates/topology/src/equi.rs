@@ -40,6 +40,9 @@ fn checked_eta(topology: &str, eta: f64) -> Result<(), TopologyError> {
     }
 }
 
+/// More shifts than these are no sparse graph any more.
+const MOST_SHIFTS: usize = 1 << 20;
+
 /// D-EquiStatic and U-EquiStatic: the mean of M shifts, or of it and its transpose.
 ///
 /// As many messages per rank and round as there are distinct shifts (twice that for the undirected form, where they do not meet); ρ ≤ ε with probability 1 − p for M = ⌊8·ln(2n/p)/(3ε²)⌋, whatever n.
@@ -94,14 +97,21 @@ impl EquiStatic {
     /// `count` shifts drawn with replacement from a seed.
     ///
     /// # Errors
-    /// A world or a count of 0.
+    /// A world or a count of 0; more than a million shifts.
     pub fn random(
         world: usize,
         count: usize,
         undirected: bool,
         seed: u64,
     ) -> Result<EquiStatic, TopologyError> {
-        let n = checked_world(EquiStatic::name_of(undirected), world)?;
+        let name = EquiStatic::name_of(undirected);
+        let n = checked_world(name, world)?;
+        if count > MOST_SHIFTS {
+            return Err(parameter(
+                name,
+                format!("{count} shifts are more than {MOST_SHIFTS}"),
+            ));
+        }
         let mut rng = rng_of(seed, 0);
         let shifts: Vec<u32> = match n {
             1 => vec![],

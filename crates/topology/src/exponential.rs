@@ -130,8 +130,10 @@ impl KPeerExp {
                 what: format!("{k} peers per round in a world of {world}"),
             });
         }
+        // Whoever is alone has no peers, however many were asked for.
+        let k = k.min(n);
         // Powers of k + 1 up to n, 1 among them, less one.
-        let turns = powers(k + 1, n.saturating_add(1)).count() as u32 - 1;
+        let turns = powers(k.saturating_add(1), n.saturating_add(1)).count() as u32 - 1;
         Ok(KPeerExp { n, k, turns })
     }
 }

@@ -89,15 +89,35 @@ impl Rounds {
         }
     }
 
-    /// ‖W − J‖₂ of every round.
-    pub(crate) fn contractions(&self) -> Vec<f64> {
+    /// Rounds from the first on after which everybody has exactly the mean; `None`: not within these.
+    pub(crate) fn exact_after(&self) -> Option<u64> {
+        match self {
+            _ if self.world() <= 1 => Some(0),
+            Rounds::Circulant(rounds, waves, _) => (1..=rounds.len())
+                .find(|n| circulant_contraction(&rounds[..*n], waves) <= TOLERANCE)
+                .map(|n| n as u64),
+            Rounds::Sparse(mixings) => sparse_exact_after(mixings),
+        }
+    }
+
+    fn world(&self) -> usize {
+        match self {
+            Rounds::Circulant(_, _, n) => *n,
+            Rounds::Sparse(mixings) => mixings.first().map_or(0, Sparse::world),
+        }
+    }
+
+    /// ‖W − J‖₂ of the first `most` rounds.
+    pub(crate) fn contractions(&self, most: usize) -> Vec<f64> {
         match self {
             Rounds::Circulant(rounds, waves, _) => rounds
                 .chunks(1)
+                .take(most)
                 .map(|one| circulant_contraction(one, waves))
                 .collect(),
             Rounds::Sparse(mixings) => mixings
                 .chunks(1)
+                .take(most)
                 .map(|one| contraction(one, one[0].is_symmetric(TOLERANCE)))
                 .collect(),
         }
@@ -133,6 +153,37 @@ fn circulant_contraction(rounds: &[Circulant], waves: &Waves) -> f64 {
         first.0 -= 1.0;
     }
     product.iter().map(|e| e.0.hypot(e.1)).fold(0.0, f64::max)
+}
+
+/// Vectors without structure go through the rounds; who agrees on all of them agrees on everything.
+fn sparse_exact_after(mixings: &[Sparse]) -> Option<u64> {
+    const VECTORS: usize = 4;
+    let n = mixings.first().map_or(0, Sparse::world);
+    let mut s = 7_u64;
+    let mut random = || {
+        s = s
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (s >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    let mut all: Vec<Vec<f64>> = (0..VECTORS)
+        .map(|_| (0..n).map(|_| random()).collect())
+        .collect();
+    let mean = |x: &Vec<f64>| x.iter().sum::<f64>() / n as f64;
+    let means: Vec<f64> = all.iter().map(mean).collect();
+    let mut next = vec![0.0; n];
+    for (t, mixing) in mixings.iter().enumerate() {
+        let mut exact = true;
+        for (x, mean) in all.iter_mut().zip(&means) {
+            mixing.apply(x, &mut next);
+            std::mem::swap(x, &mut next);
+            exact &= x.iter().all(|v| (v - mean).abs() <= TOLERANCE);
+        }
+        if exact {
+            return Some(t as u64 + 1);
+        }
+    }
+    None
 }
 
 fn steps(dimension: usize) -> usize {

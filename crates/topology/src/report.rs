@@ -3,9 +3,11 @@
 use crate::{
     check::TOLERANCE,
     facts::{Rounds, rounds_in_period},
-    mixing::Sparse,
 };
 use gaggle_core::{MixingFacts, Rank, Round, Topology};
+
+/// Rounds that are measured one by one.
+const SHOWN: usize = 8;
 
 /// A topology's facts over one period, with its rates and costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +19,7 @@ pub struct Report {
     pub facts: MixingFacts,
     /// Whether the rounds come again after a period. Where not, the period is the number of rounds that were looked at.
     pub repeats: bool,
-    /// ‖W − J‖₂ of every round of the period: how much of the worst disagreement that round alone leaves.
+    /// ‖W − J‖₂ of the first eight rounds: how much of the worst disagreement each alone leaves.
     pub rounds: Vec<f64>,
     /// Rounds from the first on after which all have exactly the mean (within 1e-12), where that is within a period and comes again.
     pub exact_after: Option<u64>,
@@ -87,7 +89,7 @@ impl Report {
 
 /// Measures `topology` over one period (the first [`crate::NEVER_REPEATS`] rounds of one that never repeats).
 ///
-/// Cost: as [`facts`](crate::facts), once more for every round; topologies whose ranks all do the same at the same distances cost n² per round in simple operations, whatever their number.
+/// Cost: as [`facts`](crate::facts), once more for each of eight rounds; topologies whose ranks all do the same at the same distances cost n² per round in simple operations, whatever their number.
 pub fn report(topology: &dyn Topology) -> Report {
     let rounds = Rounds::of(topology);
     let n = topology.world();
@@ -106,47 +108,10 @@ pub fn report(topology: &dyn Topology) -> Report {
         name: topology.name().into(),
         facts: rounds.facts(),
         repeats,
-        rounds: rounds.contractions(),
+        rounds: rounds.contractions(SHOWN),
         // What a random product comes to after many rounds is no promise.
-        exact_after: repeats.then(|| exact_after(topology, period)).flatten(),
+        exact_after: repeats.then(|| rounds.exact_after()).flatten(),
         messages: sent as f64 / (period as f64 * n as f64),
         most_messages: most,
     }
-}
-
-/// Vectors without structure go through the rounds; who agrees on all of them agrees on everything.
-fn exact_after(topology: &dyn Topology, period: u64) -> Option<u64> {
-    const VECTORS: usize = 4;
-    let n = topology.world();
-    if n == 1 {
-        return Some(0);
-    }
-    let mut s = 7_u64;
-    let mut random = || {
-        s = s
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (s >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
-    };
-    let mut all: Vec<Vec<f64>> = (0..VECTORS)
-        .map(|_| (0..n).map(|_| random()).collect())
-        .collect();
-    let means: Vec<f64> = all
-        .iter()
-        .map(|x| x.iter().sum::<f64>() / n as f64)
-        .collect();
-    let mut next = vec![0.0; n];
-    for t in 0..period {
-        let mixing = Sparse::of(topology, t);
-        let mut exact = true;
-        for (x, mean) in all.iter_mut().zip(&means) {
-            mixing.apply(x, &mut next);
-            std::mem::swap(x, &mut next);
-            exact &= x.iter().all(|v| (v - mean).abs() <= TOLERANCE);
-        }
-        if exact {
-            return Some(t + 1);
-        }
-    }
-    None
 }

@@ -36,7 +36,7 @@ impl Through {
 #[command(name = "cargo xtask stress", bin_name = "cargo xtask stress")]
 pub struct Options {
     /// For how long; an episode that has begun is finished
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Of the first episode; each later one has the next. Drawn where it is not given
     #[arg(long)]

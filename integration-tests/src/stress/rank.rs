@@ -60,6 +60,12 @@ fn say(line: &str) {
 
 /// Joins, works, and says what happens in lines that the conductor reads.
 pub fn run(seed: u64, memory: Memory) -> ExitCode {
+    // A rank that is stopped does not see its input end: it goes with the conductor all the same.
+    let with_parent = rustix::process::Signal::KILL;
+    if let Err(e) = rustix::process::set_parent_process_death_signal(Some(with_parent)) {
+        say(&format!("WRONG cannot be tied to the conductor: {e}"));
+        return ExitCode::FAILURE;
+    }
     let orders = Orders::listen();
     match work(seed, memory, &orders) {
         Ok(()) => ExitCode::SUCCESS,

@@ -232,7 +232,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     };
     let typed: Vec<String> = std::env::args().skip(1).collect();
     let typed = typed.join(" ");
-    let typed = typed.split(" --out ").next().unwrap_or_default();
+    let typed = typed.split("--out ").next().unwrap_or_default();
     bench.report.head = vec![
         format!("command: cargo xtask bench hosts {typed}")
             .trim_end()

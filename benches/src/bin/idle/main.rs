@@ -269,7 +269,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     };
     let mut report = Report {
         head: vec![
-            "command: cargo xtask bench idle".into(),
+            format!("command: cargo xtask bench idle -- --seconds {seconds}"),
             format!("machine: {}", machine()),
             format!("watched for {seconds} s"),
         ],

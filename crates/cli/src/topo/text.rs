@@ -86,15 +86,10 @@ pub(super) fn plain(report: &Report, vector: u64) -> String {
         ),
     );
     if report.rounds.len() > 1 {
-        let shown = 8.min(report.rounds.len());
-        let each: Vec<String> = report.rounds[..shown]
-            .iter()
-            .map(|r| format!("{r:.6}"))
-            .collect();
-        let more = if shown < report.rounds.len() {
-            ", …"
-        } else {
-            ""
+        let each: Vec<String> = report.rounds.iter().map(|r| format!("{r:.6}")).collect();
+        let more = match (report.rounds.len() as u64) < facts.period {
+            true => ", …",
+            false => "",
         };
         line("by round", format!("{}{more}", each.join(", ")));
     }

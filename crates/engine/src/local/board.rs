@@ -276,6 +276,10 @@ impl Lines<'_> {
     /// Whether all are through with what the slot of this number holds.
     #[inline]
     pub(crate) fn may_post(&mut self, seq: u64) -> bool {
+        // Its code could not tell how far this rank is.
+        if seq.saturating_sub(self.own_over()) > OPEN {
+            return false;
+        }
         let held = self.inner.slots[(seq % DEPTH as u64) as usize];
         let same = |n: u64| (seq - n).is_multiple_of(DEPTH as u64);
         let earlier = self.inner.flying.iter().take_while(|n| **n < seq);
@@ -406,6 +410,24 @@ mod tests {
 
     /// Lengths at the edges of words, of the first line, and of the slot.
     const LENGTHS: [usize; 11] = [0, 1, 7, 8, 47, 48, 49, 56, 4095, 4097, MOST];
+
+    #[test]
+    fn who_is_far_ahead_of_its_oldest_operation_waits_for_that() {
+        let streams = streams(2);
+        for stream in &streams {
+            let mut lines = stream.lines();
+            // What lies between goes by messages.
+            lines.begin(0);
+            lines.begin(201);
+            assert!(lines.may_post(0));
+            lines.post(0, 1, [&[], &[7]]);
+            assert!(!lines.may_post(201), "nobody could tell that 0 is not over");
+        }
+        let mut lines = streams[1].lines();
+        assert_eq!(lines.seen(0, 0, 1), Seen::There);
+        lines.end(0, true);
+        assert!(lines.may_post(201));
+    }
 
     #[test]
     fn everybody_reads_what_everybody_has_shown_in_any_order_of_steps() {

@@ -125,7 +125,9 @@ impl Entry {
         if !lines.is_idle() {
             return Here::Not;
         }
-        let seq = d.clock.take_here();
+        let Some(seq) = d.clock.take_here() else {
+            return Here::Not;
+        };
         lines.begin(seq);
         let weight = d.weight(op);
         let begun = |slot: &mut Slot, posted| match slot.take() {
@@ -191,7 +193,9 @@ impl Entry {
             if !lines.is_idle() {
                 return Here::Not;
             }
-            let seq = d.clock.take_here();
+            let Some(seq) = d.clock.take_here() else {
+                return Here::Not;
+            };
             lines.begin(seq);
             seq
         };

@@ -61,14 +61,20 @@ impl LaneClock {
         self.next.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// As [`take`](LaneClock::take), for an operation that the engine does not hear of.
+    /// As [`take`](LaneClock::take), for an operation that the engine does not hear of. `None`: another thread has taken a number of the lane meanwhile.
     #[inline]
-    fn take_here(&self) -> u64 {
-        // Only this thread takes numbers of the lane: two would be a race of the caller's.
+    fn take_here(&self) -> Option<u64> {
         let seq = self.next.load(Ordering::Acquire);
         self.here.store(seq + 1, Ordering::Release);
-        self.next.store(seq + 1, Ordering::Release);
-        seq
+        // Release: as in `take`.
+        let taken = self
+            .next
+            .compare_exchange(seq, seq + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_err() {
+            self.end_here();
+            return None;
+        }
+        Some(seq)
     }
 
     /// It is over, or the engine knows of it.
@@ -443,6 +449,10 @@ impl Local {
     }
 
     fn run(&mut self, op: &mut OpState, next: u32, budget: u64) -> Step {
+        if op.is_void() {
+            // Nothing that is read counts any more.
+            return Step::GaveUp;
+        }
         let program = Arc::clone(&self.decision.program);
         let mut cost = 0;
         for step in next..program.steps.len() as u32 {
@@ -688,8 +698,8 @@ impl State {
         let Some(mut local) = op.local.take() else {
             return 0;
         };
-        let step = match op.broken {
-            Some(_) => Step::Waits,
+        let step = match op.broken.clone() {
+            Some(error) => Step::Broken(error),
             None => local.advance(op, budget),
         };
         let (serial, stream) = (op.serial, Arc::clone(&local.decision.stream));

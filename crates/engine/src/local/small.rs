@@ -208,10 +208,13 @@ impl Small {
                 Weight::from_bits(u64::from_ne_bytes(bits))
             }
         };
+        // Read once: what is added up is what is folded with.
+        let mut weights = SmallVec::<[Weight; 8]>::new();
         let mut total = 0u64;
         if weighed {
-            for member in 0..self.world {
-                total = total.checked_add(weight_of(member).bits())?;
+            weights.extend((0..self.world).map(weight_of));
+            for weight in &weights {
+                total = total.checked_add(weight.bits())?;
             }
         }
         let total = Weight::from_bits(total);
@@ -246,7 +249,7 @@ impl Small {
                         dtype: self.dtype,
                     },
                 };
-                let weight = weighed.then(|| weight_of(member));
+                let weight = weights.get(member).copied();
                 terms.push(kernels::Term { source, weight });
             }
             kernels::fold_with(self.dtype, self.reduce, to, &terms, self.how);

@@ -717,11 +717,28 @@ fn the_catalogue_makes_what_it_lists() {
         ),
         ("base:0", 8, "base: a rank has at least 1 neighbour, not 0"),
         ("exp:1", 8, "exp: the base is at least 2, not 1"),
+        (
+            "d-equi-static:99999999999",
+            8,
+            "d-equi-static: 99999999999 shifts are more than 1048576",
+        ),
     ];
     for (name, n, want) in wrong {
         let error = by_name(name, n).err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some(want), "{name}");
     }
+    let error = by_name(&"lazy-".repeat(10_000), 4).err();
+    assert!(error.is_some_and(|e| e.to_string().contains("up to 200 characters")));
+    // As large as numbers are.
+    for name in [
+        "base:18446744073709551615",
+        "null-cascade:18446744073709551615",
+    ] {
+        for n in [1, 8, 15] {
+            check(&*by_name(name, n).unwrap()).unwrap();
+        }
+    }
+    check(&*by_name("k-peer-exp:4294967295", 1).unwrap()).unwrap();
     // A torus' rows are not at the same distances everywhere: one edge a round is biased there, and it is told.
     let biased = by_name("one-peer-over:torus:2x4", 8).unwrap();
     assert!(matches!(

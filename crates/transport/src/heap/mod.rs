@@ -311,6 +311,9 @@ impl SharedMemory for MappedHeaps {
     }
 
     fn give_up(&self, op: u64) {
+        if self.own.is_foreign() {
+            return;
+        }
         // One writer at a time.
         let _room = self.own.room.lock();
         marks::give_up(&*self.own.map, op);
@@ -348,6 +351,9 @@ impl SharedMemory for MappedHeaps {
     }
 
     fn announce(&self, name: u64, place: Option<u64>) {
+        if self.own.is_foreign() {
+            return;
+        }
         self.own.announce(name, place);
     }
 

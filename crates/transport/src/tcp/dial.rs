@@ -245,6 +245,7 @@ impl Dialling {
             departed: BTreeMap::new(),
             closing: None,
         };
+        let n_peers = dialler.peers.len();
         let thread = std::thread::Builder::new()
             .name(format!("gaggle-dial-{}", me.0))
             .spawn(move || {
@@ -256,8 +257,12 @@ impl Dialling {
                 };
                 tracing::error!("{what}");
                 shared.tell(|desk| {
-                    let asked = std::mem::take(&mut desk.asked);
-                    for (idx, _) in asked {
+                    for (idx, how) in std::mem::take(&mut desk.departed) {
+                        desk.failed.push((idx, Failure::Gone(how)));
+                    }
+                    // Whoever is connected, or wants no connection, passes it over.
+                    desk.asked.clear();
+                    for idx in 0..n_peers {
                         desk.failed.push((idx, Failure::Unreachable(what.clone())));
                     }
                     desk.broken = Some(what);
@@ -285,7 +290,15 @@ impl Dialling {
 
     /// A peer is gone. If it has no connection, that comes back as a failure.
     pub(super) fn depart(&self, idx: usize, how: Down) {
-        self.shared.ask(|desk| desk.departed.push((idx, how)));
+        let mut told = None;
+        self.shared.ask(|desk| match &desk.broken {
+            None => desk.departed.push((idx, how)),
+            Some(_) => told = Some(how),
+        });
+        if let Some(how) = told {
+            self.shared
+                .tell(|desk| desk.failed.push((idx, Failure::Gone(how))));
+        }
     }
 
     pub(super) fn has_news(&self) -> bool {
@@ -625,9 +638,12 @@ impl Dialler {
             let Some(dial) = self.dials.remove(&idx) else {
                 continue;
             };
+            // Others have kept the places: nothing is known of this one.
+            let untried = matches!(dial.state, Attempt::Waiting(..)) && dial.why.is_none();
             let why = dial.why.unwrap_or_else(|| "no answer".into());
             let failure = match dial.state {
                 Attempt::Shaking(..) => Failure::Silent,
+                _ if untried => Failure::Silent,
                 _ => self.unreachable(idx, &format!(" within {:.1?}: {why}", self.patience)),
             };
             self.shared.tell(|desk| desk.failed.push((idx, failure)));

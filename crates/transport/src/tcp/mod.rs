@@ -446,7 +446,8 @@ impl TcpTransport {
                 .lock()
                 .links
                 .iter()
-                .any(|l| l.down.is_none() && !l.control.is_empty());
+                .zip(&run.io.links)
+                .any(|(l, link)| link.is_made() && l.down.is_none() && !l.control.is_empty());
             let flushed = run.io.links.iter().all(Link::is_flushed);
             let left = deadline.saturating_duration_since(Instant::now());
             if (flushed && !queued) || left.is_zero() {
@@ -640,7 +641,9 @@ impl Transport for TcpTransport {
             },
         };
         if let Some(dialling) = &self.dialling {
-            dialling.close(deadline);
+            // The goodbyes need a part of the time, too.
+            let now = Instant::now();
+            dialling.close(now + deadline.saturating_duration_since(now) / 2);
             // Whoever has been let in until now hears the goodbye.
             run.take_news();
             let mut st = self.state.lock();
