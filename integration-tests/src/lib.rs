@@ -1,5 +1,6 @@
 //! Real processes and real faults: what the tests in `tests/` share.
 
+pub mod bluefog;
 pub mod memory;
 pub mod process;
 #[cfg(unix)]

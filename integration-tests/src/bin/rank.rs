@@ -2,6 +2,7 @@
 
 use gaggle::{Engine, EngineConfig, Group, Mean, Rank, core, transport};
 use gaggle_integration_tests::{
+    bluefog,
     memory::Memory,
     shared::{self, How},
     work::{self, Trouble, blame},
@@ -76,6 +77,7 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
             let error = shared::endless(&job, memory.parse()?, how, bytes, || say("ready"))?;
             return survive(&job, &error, Rank(1));
         }
+        ["bluefog"] => say(&bluefog::run(&job)?),
         ["payload"] => say(&work::payload(&job)?),
         ["mismatch", trial] => say(&work::mismatch(&job, trial)?),
         ["equal-ranks"] => say(&work::equal_ranks(&job)?),
