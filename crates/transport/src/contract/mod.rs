@@ -24,6 +24,8 @@ pub type Idle<'a> = &'a mut dyn FnMut() -> bool;
 pub struct Tier {
     /// Largest payload that crosses a link before its receive is posted.
     pub eager: u64,
+    /// Of how many bytes of tagged messages to one peer, sent before their receives are posted, the senders are rid; 0 where that is not promised.
+    pub tagged: u64,
     /// Sends that lend their memory are shown to the receiver in place.
     pub in_place: bool,
     /// A dropped transport is lost to its peers, one that has left is not.
@@ -50,6 +52,7 @@ impl Tier {
     /// Sockets.
     pub const TCP: Tier = Tier {
         eager: 256 << 10,
+        tagged: 256 << 10,
         in_place: false,
         deaths: true,
         priorities: true,

@@ -172,6 +172,7 @@ impl InprocTransport {
             opened: false,
             cancelled: false,
             held: 0,
+            short: false,
             copied: false,
             paid,
             recv: NONE,
@@ -220,7 +221,7 @@ impl InprocTransport {
         let mut wake = None;
         if offer != NONE {
             Self::join(&mut mine, &mut theirs, offer, recv);
-            wake = theirs.wake.clone().filter(|_| theirs.has_work());
+            wake = theirs.wake_for_work();
         }
         drop((mine, theirs));
         ring(wake);
@@ -439,9 +440,10 @@ impl Transport for InprocTransport {
                 }
             };
             if gone {
-                let wake = theirs.wake.clone();
+                let wakes = [theirs.wake.clone(), mine.wake_for_work()];
                 drop((mine, theirs));
-                return ring(wake);
+                wakes.into_iter().for_each(ring);
+                return;
             }
             drop(mine);
             self.world.boxes[peer].changed.wait(&mut theirs);
@@ -478,10 +480,10 @@ impl Transport for InprocTransport {
             {
                 theirs.end_send(offer);
             }
-            let wake = theirs.wake.clone();
+            let wakes = [theirs.wake.clone(), mine.wake_for_work()];
             self.world.boxes[src].changed.notify_all();
             drop((mine, theirs));
-            ring(wake);
+            wakes.into_iter().for_each(ring);
         }
     }
 

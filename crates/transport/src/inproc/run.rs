@@ -4,7 +4,7 @@ use super::{
     InprocTransport, Life, NONE, RankBox, Relaxed,
     raw::Section,
     ring,
-    state::{CREDIT, Chunk, Job, State},
+    state::{CREDIT, Chunk, Job, Offer, State},
 };
 use crate::pieces::{Piece, Room, slot_of};
 use gaggle_core::{Dir, HEAD_MAX, Rank, Sink, TransportError, Verdict, XferId};
@@ -108,6 +108,10 @@ impl<'a> Run<'a> {
     fn announce(&mut self, place: u32, id: XferId) {
         let (src, key, head, len) = {
             let mut mine = self.home().state.lock();
+            if mine.take_short(place, id) {
+                drop(mine);
+                return self.try_again(place, id);
+            }
             match mine.offer(place, id) {
                 Some(o) if o.recv == NONE && !o.cancelled && !o.announced => {
                     o.announced = true;
@@ -137,17 +141,33 @@ impl<'a> Run<'a> {
         ring(wake);
     }
 
+    /// Credit has come back for a message that was short of it.
+    fn try_again(&mut self, place: u32, id: XferId) {
+        let mut mine = self.home().state.lock();
+        let Some((src, lent)) = mine.offer(place, id).map(|o| (o.src, o.loan.is_some())) else {
+            return;
+        };
+        drop(mine);
+        if lent {
+            return self.hold(place, id, src);
+        }
+        let mut theirs = self.t.world.boxes[src].state.lock();
+        theirs.push_fill(id);
+        let wake = theirs.wake.clone();
+        drop(theirs);
+        ring(wake);
+    }
+
     /// Copies an early lent message whole, so that its sender need not wait for a round that this rank may skip.
     fn hold(&mut self, place: u32, id: XferId, src: usize) {
         let mut mine = self.home().state.lock();
         let free = CREDIT.saturating_sub(mine.held[src]);
-        let wanted = mine
-            .offer(place, id)
-            .filter(|o| o.recv == NONE && !o.cancelled && o.loan.is_some())
-            .and_then(|o| usize::try_from(o.bytes).ok())
-            .filter(|n| *n <= free);
-        let Some(bytes) = wanted else {
+        let open = |o: &&mut Offer| o.recv == NONE && !o.cancelled && o.loan.is_some();
+        let Some(bytes) = mine.offer(place, id).filter(open).map(|o| o.bytes) else {
             return;
+        };
+        let Some(bytes) = usize::try_from(bytes).ok().filter(|n| *n <= free) else {
+            return mine.mark_short(place);
         };
         let mut chunk = mine.take_whole(bytes);
         let Some(section) = Section::read(self.home(), &mut mine, None, place) else {
@@ -198,6 +218,9 @@ impl<'a> Run<'a> {
         // Without a receive only a whole message is worth staging.
         let whole = usize::try_from(bytes).ok().filter(|n| early && *n <= free);
         let wanted = !early || whole.is_some();
+        if !wanted {
+            theirs.mark_short(place);
+        }
         let Some(slot) = mine.slot(job.id).filter(|s| wanted && !s.cancelled) else {
             return;
         };

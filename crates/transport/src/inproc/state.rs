@@ -69,6 +69,8 @@ pub(super) struct Offer {
     pub(super) cancelled: bool,
     /// Bytes that it takes of the link's credit for what comes early.
     pub(super) held: usize,
+    /// It would be held, but for credit: tried again when some comes back.
+    pub(super) short: bool,
     /// The chunk is the receiver's: it has copied what was lent.
     pub(super) copied: bool,
     /// Nothing of the sender's is needed any more: it has been told that it is done.
@@ -109,7 +111,7 @@ pub(super) struct State {
     pub(super) keys: HashMap<(usize, MsgKey), Pair>,
     /// Offers that can be read now.
     pub(super) ready: BinaryHeap<Job>,
-    /// Offers that came before their receive.
+    /// Offers that came before their receive, and those whose turn for credit it is again.
     pub(super) news: VecDeque<(u32, XferId)>,
     /// Own sends whose bytes are wanted.
     pub(super) fill: BinaryHeap<Job>,
@@ -132,6 +134,8 @@ pub(super) struct State {
     spare_whole: Vec<Box<[u8]>>,
     /// Bytes held of what each peer sent early.
     pub(super) held: Vec<usize>,
+    /// How many offers of each peer are short of credit.
+    short: Vec<usize>,
     chunks: usize,
     count: u64,
     order: u64,
@@ -169,6 +173,7 @@ impl State {
             spare: Vec::with_capacity(CHUNKS),
             spare_whole: Vec::with_capacity(SPARE_WHOLE),
             held: vec![0; n],
+            short: vec![0; n],
             chunks: 0,
             count: 0,
             order: 0,
@@ -272,7 +277,13 @@ impl State {
         {
             self.give_chunk(chunk);
         }
-        self.held[offer.src] -= offer.held;
+        if offer.short {
+            self.short[offer.src] -= 1;
+        }
+        if offer.held > 0 {
+            self.held[offer.src] -= offer.held;
+            self.recall_short(offer.src);
+        }
         let at = (offer.src, offer.key);
         if let Some(pair) = self.keys.get_mut(&at) {
             pair.offer = NONE;
@@ -284,6 +295,38 @@ impl State {
             s.offer = NONE;
         }
         Some(offer)
+    }
+
+    /// Notes that an offer which nobody waits for does not fit the credit that is left; one that never will stays as it is.
+    pub(super) fn mark_short(&mut self, place: u32) {
+        if let Some(o) = self.offers.get_mut(place).filter(|o| !o.short)
+            && o.bytes <= CREDIT as u64
+        {
+            o.short = true;
+            self.short[o.src] += 1;
+        }
+    }
+
+    /// True once per mark, while the offer is still nobody's.
+    pub(super) fn take_short(&mut self, place: u32, id: XferId) -> bool {
+        let Some(o) = self.offer(place, id).filter(|o| o.short) else {
+            return false;
+        };
+        o.short = false;
+        let (src, open) = (o.src, o.recv == NONE && !o.cancelled);
+        self.short[src] -= 1;
+        open
+    }
+
+    fn recall_short(&mut self, src: usize) {
+        if self.short[src] == 0 {
+            return;
+        }
+        for place in 0..self.offers.end() {
+            if let Some(o) = self.offers.get(place).filter(|o| o.src == src && o.short) {
+                self.news.push_back((place, o.id));
+            }
+        }
     }
 
     /// Takes an own transfer out; a receive's key goes with it if nothing is offered.
@@ -339,6 +382,11 @@ impl State {
             peer: Rank(peer as u32),
             how,
         })
+    }
+
+    /// Whom to wake, if there is something to do.
+    pub(super) fn wake_for_work(&self) -> Option<Arc<dyn Wake>> {
+        self.wake.clone().filter(|_| self.has_work())
     }
 
     pub(super) fn has_work(&self) -> bool {

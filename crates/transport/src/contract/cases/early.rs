@@ -3,7 +3,7 @@
 use super::{
     super::{
         Bench,
-        net::{Msg, key, op},
+        net::{Msg, TAGGED, key, op},
     },
     settled,
 };
@@ -57,6 +57,31 @@ pub(super) fn exhausted(b: &mut Bench<'_>) {
     net.until_over("what was unwanted", &ids);
     net.fence(0, 1);
     settled(&net.totals());
+}
+
+pub(super) fn returning(b: &mut Bench<'_>) {
+    // Two fit the credit, not three.
+    let len = usize::try_from(b.tier.tagged).expect("a length") * 2 / 5;
+    for lend in [true, false] {
+        let mut net = b.net(2);
+        let all: Vec<Msg> = (0..6)
+            .map(|i| Msg {
+                lend,
+                ..Msg::new(0, 1, TAGGED + i, len)
+            })
+            .collect();
+        let sends: Vec<_> = all.iter().map(|m| (0, net.send(*m))).collect();
+        net.until_over("tagged sends within the credit", &sends[..2]);
+        net.fence(0, 1);
+        assert!(!net.is_over(0, sends[2].1), "more than the credit");
+        // By receives, and by an end of what nobody has received.
+        let taken = [(1, net.recv(all[0])), (1, net.recv(all[1]))];
+        net.until_over("what was held", &taken);
+        net.until_over("sends that waited for credit", &sends[2..4]);
+        net.nodes[1].sink.refuse_unexpected = true;
+        net.transport(1).forget(op(TAGGED));
+        net.until_over("forgotten sends", &sends);
+    }
 }
 
 pub(super) fn refusals(b: &mut Bench<'_>) {

@@ -23,6 +23,11 @@ pub(super) const ALL: &[Case] = &[
         |_| true,
         early::exhausted,
     ),
+    (
+        "credit that comes back is for whoever waits",
+        |t| t.tagged > 0,
+        early::returning,
+    ),
     ("refusals", |_| true, early::refusals),
     ("forgotten operations", |_| true, early::forgotten),
     ("cancelled sends", |_| true, ending::cancelled_sends),
