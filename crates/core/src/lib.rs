@@ -42,7 +42,9 @@ pub use dtype::{Bits, Bool, Codec, DType, Element, Float, Int};
 pub use error::{Cause, Error, Failed};
 pub use event::Event;
 pub use group::{FailedInto, Group, Recurring, RecurringInto, Work, WorkInto};
-pub use optim::{At, Cx, Exchange, Local, Mean as MixedMean, Mixer, Rule, Unstable, With};
+pub use optim::{
+    At, Cx, Exchange, Local, MixedMean, Mixer, Place, Rule, Stability, Unstable, With,
+};
 pub use raw::{Borrowed, Loan, Owned, Region, Space, StableBuf, View, ViewMut};
 pub use raw_buffer::{Block, Buffer};
 pub use raw_scope::{Scope, ScopedWork};
@@ -53,7 +55,7 @@ pub use reduce::{
     UserReduction,
 };
 pub use store::Store;
-pub use topology::{Form, MixingFacts, Round, Topology};
+pub use topology::{Form, MixingFacts, Modes, Round, Topology};
 pub use transport::{
     Announced, Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory,
     Sink, Transfer, Transport, TransportError, Verdict, Wake, XferId,

@@ -7,10 +7,12 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum With {
-    /// This round's neighbours, with the topology's weights.
+    /// This round's neighbours, with the topology's weights: the weighted sum comes back.
     Neighbours,
     /// All members, plain mean.
     Everyone,
+    /// This round's neighbours, without weights, each by itself: one message for each out-neighbour, and one comes back from each in-neighbour; both one after the other, in rank order.
+    EachNeighbour,
 }
 
 /// A point in the step.
@@ -20,12 +22,29 @@ pub enum At {
     BeforeForward,
     /// When the gradient is complete.
     AfterGradient,
+    /// When the means that were due after the gradient have come: for methods that average twice in a step, the second time what the first gave.
+    AfterMean,
+}
+
+impl At {
+    /// All points, in their order.
+    pub const ALL: [At; 3] = [At::BeforeForward, At::AfterGradient, At::AfterMean];
 }
 
 /// What is exchanged in a step: when the message is known, and when its mean is needed. Overlap is the driver's.
+///
+/// ```
+/// use gaggle_core::{At, Cx, Exchange};
+///
+/// // Parameters and one scalar to this round's neighbours, while the gradient is computed.
+/// let cx = Cx::at(7, 0.1);
+/// let e = Exchange::neighbours(&cx).between(At::BeforeForward, At::AfterGradient).extra(1);
+/// assert_eq!((e.slot, e.round, e.len(100)), (0, 7, 101));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Exchange {
-    /// Number of the message within the step, from 0.
+    /// Number of the message, from 0: two that are under way at the same time have different ones.
     pub slot: usize,
     /// With whom.
     pub with: With,
@@ -33,17 +52,138 @@ pub struct Exchange {
     pub known: At,
     /// When it must have come.
     pub due: At,
+    /// How many steps after this one it is due; 0: in this step.
+    pub late: u64,
+    /// Which of the topology's rounds it is.
+    pub round: u64,
+    /// The elements lo..hi of the whole vector that it is about; `None`: all.
+    pub part: Option<(usize, usize)>,
+    /// Values on the wire for each element, one element-long vector after the other.
+    pub width: usize,
+    /// Values on the wire behind these, whatever the number of elements: weights and counts that must travel with them.
+    pub extra: usize,
     /// What is on the wire.
     pub codec: Codec,
 }
 
-/// The step's number, from 0, and its step size.
-#[derive(Clone, Copy, Debug)]
+impl Exchange {
+    /// One value per element, in slot 0, all elements, known and due when the gradient is, plainly coded, in the step's round.
+    pub fn new(with: With, cx: &Cx) -> Exchange {
+        Exchange {
+            slot: 0,
+            with,
+            known: At::AfterGradient,
+            due: At::AfterGradient,
+            late: 0,
+            round: cx.round,
+            part: None,
+            width: 1,
+            extra: 0,
+            codec: Codec::None,
+        }
+    }
+    /// With this round's neighbours, otherwise as [`Exchange::new`].
+    pub fn neighbours(cx: &Cx) -> Exchange {
+        Exchange::new(With::Neighbours, cx)
+    }
+    /// With all members, otherwise as [`Exchange::new`].
+    pub fn everyone(cx: &Cx) -> Exchange {
+        Exchange::new(With::Everyone, cx)
+    }
+    /// In this slot.
+    #[must_use]
+    pub fn slot(self, slot: usize) -> Exchange {
+        Exchange { slot, ..self }
+    }
+    /// Known and due at these points.
+    #[must_use]
+    pub fn between(self, known: At, due: At) -> Exchange {
+        Exchange { known, due, ..self }
+    }
+    /// Due this many steps later.
+    #[must_use]
+    pub fn late(self, late: u64) -> Exchange {
+        Exchange { late, ..self }
+    }
+    /// In this round of the topology.
+    #[must_use]
+    pub fn round(self, round: u64) -> Exchange {
+        Exchange { round, ..self }
+    }
+    /// About the elements `part` only.
+    #[must_use]
+    pub fn part(self, part: Range<usize>) -> Exchange {
+        let part = Some((part.start, part.end));
+        Exchange { part, ..self }
+    }
+    /// With this many values per element.
+    #[must_use]
+    pub fn width(self, width: usize) -> Exchange {
+        Exchange { width, ..self }
+    }
+    /// With this many values behind the elements'.
+    #[must_use]
+    pub fn extra(self, extra: usize) -> Exchange {
+        Exchange { extra, ..self }
+    }
+    /// With this codec.
+    #[must_use]
+    pub fn coded(self, codec: Codec) -> Exchange {
+        Exchange { codec, ..self }
+    }
+    /// Values in the message for a span of `elems` elements.
+    pub fn len(&self, elems: usize) -> usize {
+        self.width * elems + self.extra
+    }
+    /// Whether the message for a span of `elems` elements has nothing in it.
+    pub fn is_empty(&self, elems: usize) -> bool {
+        self.len(elems) == 0
+    }
+    /// The elements of `span` that it is about: possibly none.
+    pub fn within(&self, span: Range<usize>) -> Range<usize> {
+        let Some((lo, hi)) = self.part else {
+            return span;
+        };
+        let start = span.start.max(lo).min(span.end);
+        start..span.end.min(hi).max(start)
+    }
+}
+
+/// Where in training a step is, and its step size.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cx {
     /// Steps done before this one.
     pub step: u64,
     /// γ.
     pub lr: f64,
+    /// Communications before this step: the topology's round, where one per communication is used.
+    pub round: u64,
+    /// Whether this step communicates: false in the local steps of a communication period. Then `exchanges` is not asked.
+    pub mixes: bool,
+    /// Local steps since the last communication, not counting this one.
+    pub since: u64,
+}
+
+impl Cx {
+    /// Where every step communicates: the round is the step's number.
+    pub fn at(step: u64, lr: f64) -> Cx {
+        Cx {
+            step,
+            lr,
+            round: step,
+            mixes: true,
+            since: 0,
+        }
+    }
+}
+
+/// Who a rule works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// This rank.
+    pub rank: Rank,
+    /// How many ranks.
+    pub world: usize,
 }
 
 /// One span (a bucket, or all) of this rank's values.
@@ -57,13 +197,15 @@ pub struct Local<'a, T> {
     pub g: &'a [T],
 }
 
-/// A mean that has arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct Mean<'a, T> {
-    /// As many elements as were emitted.
+/// What has come back of a message: a mean, or with [`With::EachNeighbour`] the neighbours' messages one after the other.
+#[derive(Clone, Debug)]
+pub struct MixedMean<'a, T> {
+    /// The exchange's slot.
+    pub slot: usize,
+    /// Which elements it is about.
+    pub at: Range<usize>,
+    /// As many values as were emitted: `width` times the elements, then the extra ones. With [`With::EachNeighbour`] that many of each.
     pub values: &'a [T],
-    /// 1 except under push-sum, where `values / weight` is the unbiased one.
-    pub weight: f64,
 }
 
 /// A rule and a topology that do not go together: what would happen, and what to use instead.
@@ -76,26 +218,49 @@ pub struct Unstable {
     pub instead: String,
 }
 
+/// What is known of a rule that was not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stability {
+    /// Disagreements die out.
+    Stable,
+    /// At the limit, to 10⁻⁹: in words. Disagreements may stay, and rounding may add to them.
+    Marginal(String),
+    /// This topology's spectrum is not known: in words.
+    Unchecked(String),
+}
+
 /// An update rule: pure, no waiting, no network. Object-safe per element type.
 ///
-/// Per step a driver calls, for each point in [`At`] order and for each span: `emit` for every exchange known at that point, then `absorb` with the means that are due there (also when none is).
+/// Per step a driver calls, for each point in [`At`] order: `emit` for every span and every exchange known at that point, then `absorb` for every span with the means that are due there (also when none is; at [`At::AfterMean`] only in steps that list something for it).
+/// Between the first `emit` and the last `absorb` of a point nothing else is called.
 pub trait Rule<T: Float>: Send {
     /// The name that users type: `dmsgd`.
     fn name(&self) -> &str;
     /// Once, before the first step: `n` elements in all.
-    fn init(&mut self, n: usize);
-    /// What is exchanged in this step; the same on every rank.
-    fn exchanges(&self, cx: &Cx) -> &[Exchange];
-    /// Writes the message of `slot` into `out` (as long as `local.x`).
+    fn init(&mut self, n: usize, place: Place);
+    /// Appends what is exchanged in this step; the same on every rank.
+    fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>);
+    /// Writes the message of `slot` into `out`: as many values as the exchange says for `local.x`, with [`With::EachNeighbour`] as many for each out-neighbour. May move `local.x`.
     fn emit(&mut self, cx: &Cx, slot: usize, local: Local<'_, T>, out: &mut [T]);
-    /// Updates `local.x` with the means that are due at `at`, in the order of `exchanges`.
-    fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[Mean<'_, T>]);
+    /// Updates `local.x` with the means that are due at `at`: earlier steps' first, then in the order of `exchanges`.
+    fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]);
+    /// Whether it needs the whole vector as one span: where it sorts, or takes norms.
+    fn whole(&self) -> bool {
+        false
+    }
+    /// Steps per communication to begin with; the driver may change it between steps. `None`: every step is as the rule lists it, and there are no local steps.
+    fn period(&self) -> Option<u64> {
+        None
+    }
+    /// Called between two steps when the topology has changed: what is kept about neighbours is void.
+    fn rewired(&mut self) {}
     /// Called when a rule meets a topology and a step size.
     ///
     /// # Errors
     /// The pair diverges.
-    fn check(&self, _facts: &MixingFacts, _lr: f64) -> Result<(), Unstable> {
-        Ok(())
+    fn check(&self, _facts: &MixingFacts, _lr: f64) -> Result<Stability, Unstable> {
+        Ok(Stability::Stable)
     }
     /// Shows every vector of state by name, for saving and loading.
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>));
@@ -109,9 +274,11 @@ pub trait Mixer<T: Float>: Send {
     fn rank(&self) -> Rank;
     /// How many ranks.
     fn world(&self) -> usize;
-    /// Room of `n` elements for the message of `slot`; its content is unspecified.
+    /// How many messages of the exchange's length its outbox holds: with [`With::EachNeighbour`] one for each out-neighbour of its round, else one.
+    fn messages(&mut self, exchange: &Exchange) -> usize;
+    /// Room of `n` elements for the message (or all messages) of `slot`; its content is unspecified.
     fn outbox(&mut self, slot: usize, n: usize) -> &mut [T];
-    /// Sends the outbox of the exchange's slot for round `t`. Does not wait.
+    /// Sends the outbox of the exchange's slot, to the neighbours of its round. Does not wait. `t` is the step: it names the message, and grows from one message of a slot to the next.
     ///
     /// # Errors
     /// A peer or the network; nothing is in flight for this slot.
@@ -121,6 +288,6 @@ pub trait Mixer<T: Float>: Send {
     /// # Errors
     /// A peer or the network, with the culprit; the slot may be started again.
     fn finish(&mut self, slot: usize) -> Result<(), Error>;
-    /// The mean of `slot`, after `finish`.
-    fn mean(&self, slot: usize) -> Mean<'_, T>;
+    /// The mean of `slot`, after `finish`; with [`With::EachNeighbour`] all messages, one after the other.
+    fn mean(&self, slot: usize) -> &[T];
 }

@@ -78,6 +78,27 @@ pub struct MixingFacts {
     pub contraction: f64,
     /// Smallest eigenvalue of the round matrix, for symmetric static topologies.
     pub lambda_min: Option<f64>,
+    /// Whether it repeats after `period` rounds; otherwise these stand for all.
+    pub repeats: bool,
+    /// Whether its edges, the same in every round and each in both directions, are a tree over all ranks.
+    pub tree: bool,
+    /// How disagreements move: for rules whose recursion is not stable on every topology.
+    pub modes: Modes,
+}
+
+/// The disagreements of a topology, apart from each other as far as they can be told apart.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Modes {
+    /// Not known.
+    #[default]
+    Unknown,
+    /// All rounds have the same eigenvectors: for each of them that is no agreement, its eigenvalue (re, im) in each round of the period.
+    Apart(Vec<Vec<(f64, f64)>>),
+    /// One symmetric round: its eigenvalues other than that of agreement and 0 lie between these two.
+    Between(f64, f64),
+    /// The matrix W of each round in the period, row by row.
+    Dense(Vec<Vec<f64>>),
 }
 
 impl<T: Topology + ?Sized> Topology for Box<T> {

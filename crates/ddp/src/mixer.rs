@@ -1,8 +1,8 @@
 //! The mixer that decentralised rules run on: a group and a topology.
 
 use gaggle_core::{
-    Algorithm, Buffer, Codec, Error, Exchange, Float, Group, Kind, Lane, MixedMean, Mixer, Op,
-    Rank, Reduce, Round, Topology, With, Work,
+    Algorithm, Buffer, Codec, Counts, Done, Error, Exchange, Float, Group, Kind, Lane, Mixer, Op,
+    Rank, Reduce, Round, Topology, With, Work, WorkInto,
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -56,8 +56,13 @@ impl MixMeter {
 
 /// A slot's memory: with the mixer, or with the group.
 enum Slot<T: Float> {
-    Here { data: Buffer<T>, mixed: bool },
+    Here {
+        data: Buffer<T>,
+        mixed: bool,
+    },
     Flying(Work<Buffer<T>>),
+    /// One message to each neighbour: what goes, and room for what comes.
+    FlyingEach(WorkInto<Buffer<T>, Buffer<T>>),
 }
 
 impl<T: Float> Slot<T> {
@@ -69,7 +74,7 @@ impl<T: Float> Slot<T> {
     }
 }
 
-/// A [`Mixer`] over a group: neighbours by a topology, everyone by an all-reduce.
+/// A [`Mixer`] over a group: neighbours by a topology, everyone by an all-reduce, each neighbour by an all-to-all with nothing for the others.
 ///
 /// Slot `s` uses lane `first + s` of the group; the caller's own operations stay off these lanes.
 /// The memory of a slot goes to the group and comes back; it is allocated once, where ranks of one host have it mapped of each other if they have such memory ([`Group::buffer`]).
@@ -137,16 +142,45 @@ impl<T: Float> NeighbourMixer<T> {
         self.meter.clone()
     }
 
-    fn op(&mut self, exchange: &Exchange, t: u64) -> Result<Op, Error> {
+    /// Both ends of an exchange with each neighbour, in rank order.
+    fn ends(&mut self, exchange: &Exchange) -> Ends {
+        let me = self.group.rank();
+        self.topology.round(me, exchange.round, &mut self.round);
+        let sorted = |list: &[(Rank, f64)]| {
+            let mut ranks: Vec<Rank> = list.iter().map(|e| e.0).collect();
+            ranks.sort_unstable();
+            ranks
+        };
+        Ends {
+            from: sorted(&self.round.from),
+            to: sorted(&self.round.to),
+        }
+    }
+
+    /// `len`: elements for each neighbour, where each gets its own.
+    fn op(&mut self, exchange: &Exchange, t: u64, len: u64) -> Result<Op, Error> {
         let kind = match exchange.with {
             With::Neighbours => {
-                self.topology.round(self.group.rank(), t, &mut self.round);
+                let me = self.group.rank();
+                self.topology.round(me, exchange.round, &mut self.round);
                 Kind::Mix {
                     round: self.round.clone(),
                     t,
                 }
             }
             With::Everyone => Kind::AllReduce(Reduce::Mean),
+            With::EachNeighbour => {
+                let ends = self.ends(exchange);
+                let parts = |ranks: &[Rank]| {
+                    let mut counts = vec![0; self.group.size()];
+                    ranks.iter().for_each(|r| counts[r.idx()] = len);
+                    Counts::known(&counts)
+                };
+                Kind::AllToAll {
+                    send: parts(&ends.to),
+                    recv: parts(&ends.from),
+                }
+            }
             other => {
                 return Err(Error::invalid(
                     "mixer",
@@ -160,7 +194,18 @@ impl<T: Float> NeighbourMixer<T> {
             .ok_or_else(|| {
                 Error::invalid("mixer", format!("slot {} has no lane", exchange.slot))
             })?;
-        let mut op = Op::new(kind).on(Lane(lane)).coded_always(exchange.codec);
+        let mut op = Op::new(kind).on(Lane(lane));
+        if exchange.with != With::EachNeighbour {
+            op = op.coded_always(exchange.codec);
+        } else if exchange.codec != Codec::None {
+            return Err(Error::invalid(
+                "mixer",
+                format!(
+                    "what goes to each neighbour by itself goes plainly, not as {}",
+                    exchange.codec
+                ),
+            ));
+        }
         if exchange.with == With::Everyone && exchange.codec != Codec::None {
             op = op.by(Algorithm::Direct);
         }
@@ -178,13 +223,20 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         self.group.size()
     }
 
+    fn messages(&mut self, exchange: &Exchange) -> usize {
+        match exchange.with {
+            With::EachNeighbour => self.ends(exchange).to.len(),
+            _ => 1,
+        }
+    }
+
     /// A slot that is still under way is left to end by itself, and new memory is taken.
     fn outbox(&mut self, slot: usize, n: usize) -> &mut [T] {
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, Slot::empty);
         }
         let place = &mut self.slots[slot];
-        if matches!(place, Slot::Flying(_)) {
+        if !matches!(place, Slot::Here { .. }) {
             *place = Slot::empty();
         }
         match place {
@@ -195,36 +247,62 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
                 }
                 data
             }
-            Slot::Flying(_) => &mut [],
+            Slot::Flying(_) | Slot::FlyingEach(_) => &mut [],
         }
     }
 
     fn start(&mut self, exchange: &Exchange, t: u64) -> Result<(), Error> {
-        let op = self.op(exchange, t)?;
-        let Some(place) = self.slots.get_mut(exchange.slot) else {
-            return Err(no_outbox(exchange.slot));
-        };
-        match std::mem::replace(place, Slot::empty()) {
-            Slot::Here { data, .. } => {
-                *place = Slot::Flying(self.group.start(op, data));
-                Ok(())
-            }
-            flying @ Slot::Flying(_) => {
-                *place = flying;
-                Err(Error::invalid(
+        let filled = match self.slots.get(exchange.slot) {
+            Some(Slot::Here { data, .. }) => data.len(),
+            Some(_) => {
+                return Err(Error::invalid(
                     "mixer",
                     format!("slot {} was started and not finished", exchange.slot),
-                ))
+                ));
             }
+            None => return Err(no_outbox(exchange.slot)),
+        };
+        let (mut incoming, mut each) = (0, 0);
+        if exchange.with == With::EachNeighbour {
+            let Ends { from, to } = self.ends(exchange);
+            if to.is_empty() != from.is_empty() {
+                return Err(Error::invalid(
+                    "mixer",
+                    "this rank's ways to its neighbours go in one direction only",
+                ));
+            }
+            each = filled.checked_div(to.len()).unwrap_or(0);
+            incoming = from.len();
         }
+        let op = self.op(exchange, t, each as u64)?;
+        let place = &mut self.slots[exchange.slot];
+        if let Slot::Here { data, .. } = std::mem::replace(place, Slot::empty()) {
+            *place = match exchange.with {
+                With::EachNeighbour => {
+                    let room = self.group.buffer(incoming * each);
+                    Slot::FlyingEach(self.group.start_into(op, data, room))
+                }
+                _ => Slot::Flying(self.group.start(op, data)),
+            };
+        }
+        Ok(())
     }
 
     fn finish(&mut self, slot: usize) -> Result<(), Error> {
         let Some(place) = self.slots.get_mut(slot) else {
             return Err(no_outbox(slot));
         };
-        let work = match std::mem::replace(place, Slot::empty()) {
-            Slot::Flying(work) => work,
+        let flying = std::mem::replace(place, Slot::empty());
+        let clock = self.group.communicator();
+        let called = clock.now();
+        let outcome = match flying {
+            Slot::Flying(work) => work
+                .wait_done()
+                .map_err(|failed| (failed.error, failed.buf)),
+            Slot::FlyingEach(work) => match work.wait() {
+                Ok((_, data, done)) => Ok((data, done)),
+                Err(failed) => Err((failed.error, failed.output)),
+            },
             here @ Slot::Here { .. } => {
                 *place = here;
                 return Err(Error::invalid(
@@ -233,41 +311,44 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
                 ));
             }
         };
-        let clock = self.group.communicator();
-        let called = clock.now();
-        let outcome = work.wait_done();
         let wait = clock.now().saturating_sub(called);
         match outcome {
             Ok((data, done)) => {
-                self.meter.add(
-                    done.bytes_sent,
-                    done.finished.saturating_sub(done.started),
-                    wait,
-                );
+                let Done {
+                    bytes_sent,
+                    started,
+                    finished,
+                    ..
+                } = done;
+                self.meter
+                    .add(bytes_sent, finished.saturating_sub(started), wait);
                 *place = Slot::Here { data, mixed: true };
                 Ok(())
             }
-            Err(failed) => {
+            Err((error, data)) => {
                 *place = Slot::Here {
-                    data: failed.buf.unwrap_or_default(),
+                    data: data.unwrap_or_default(),
                     mixed: false,
                 };
-                Err(failed.error)
+                Err(error)
             }
         }
     }
 
     /// # Panics
     /// Where the slot has no mean: `finish` was not called, or failed.
-    fn mean(&self, slot: usize) -> MixedMean<'_, T> {
+    fn mean(&self, slot: usize) -> &[T] {
         match self.slots.get(slot) {
-            Some(Slot::Here { data, mixed: true }) => MixedMean {
-                values: data,
-                weight: 1.0,
-            },
+            Some(Slot::Here { data, mixed: true }) => data,
             _ => panic!("mean of slot {slot} asked for before finish"),
         }
     }
+}
+
+/// In- and out-neighbours.
+struct Ends {
+    from: Vec<Rank>,
+    to: Vec<Rank>,
 }
 
 fn no_outbox(slot: usize) -> Error {

@@ -9,7 +9,8 @@
 use crate::{error::DemoError, settings::Wire};
 use gaggle::{
     Algorithm, DType, Group, Kind, Op, Rank, Reduce,
-    core::{Cx, Round, Rule, Topology, With},
+    core::{Round, Rule, Topology, With},
+    optim::Pace,
 };
 
 /// Payload bytes that a rank sends for a mean over everybody of `elems` f32, mean over ranks.
@@ -54,15 +55,22 @@ pub fn exchanges(
     wire: Wire,
     steps: u64,
 ) -> Result<f64, DemoError> {
-    let everyone = all_reduce(group, elems, wire)?;
-    let mut sum = 0.0;
-    for step in 0..steps {
-        for exchange in rule.exchanges(&Cx { step, lr: 0.0 }) {
+    let (mut sum, mut list) = (0.0, Vec::new());
+    let mut pace = Pace::new(rule.period().unwrap_or(1));
+    for _ in 0..steps {
+        let cx = pace.cx(0.0);
+        list.clear();
+        if cx.mixes {
+            rule.exchanges(&cx, &mut list);
+        }
+        for exchange in &list {
+            let elems = exchange.len(exchange.within(0..elems).len());
             sum += match exchange.with {
-                With::Neighbours => mean_out_degree(topology, step) * bytes(elems, wire),
-                _ => everyone,
+                With::Everyone => all_reduce(group, elems, wire)?,
+                _ => mean_out_degree(topology, exchange.round) * bytes(elems, wire),
             };
         }
+        pace.advance();
     }
     Ok(sum / steps.max(1) as f64)
 }

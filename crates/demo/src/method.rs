@@ -10,7 +10,7 @@ use crate::{
 };
 use gaggle::{
     Error, Float, Group, Lane, Rank, Weight,
-    core::{Cx, Exchange, Local, MixedMean, Mixer, Topology},
+    core::{Cx, Exchange, Local, Mixer, Topology},
     ddp::{
         Bf16Mean, BucketConfig, CommHook, Ddp, DdpConfig, DdpError, MixMeter, MixReport,
         NeighbourMixer, ParamSpec, PlainMean,
@@ -140,10 +140,7 @@ impl Gradients {
             handing,
             weight: Weight::samples(u32::try_from(settings.batch).unwrap_or(u32::MAX)),
             sgd,
-            cx: Cx {
-                step: 0,
-                lr: settings.lr,
-            },
+            cx: Cx::at(0, settings.lr),
             grad: vec![0.0; model.len()],
             wire: settings.wire,
         })
@@ -297,6 +294,9 @@ impl<T: Float, M: Mixer<T>> Mixer<T> for Timed<M> {
     fn world(&self) -> usize {
         self.mixer.world()
     }
+    fn messages(&mut self, exchange: &Exchange) -> usize {
+        self.mixer.messages(exchange)
+    }
     fn outbox(&mut self, slot: usize, n: usize) -> &mut [T] {
         self.mixer.outbox(slot, n)
     }
@@ -306,7 +306,7 @@ impl<T: Float, M: Mixer<T>> Mixer<T> for Timed<M> {
     fn finish(&mut self, slot: usize) -> Result<(), Error> {
         self.time(|m| m.finish(slot))
     }
-    fn mean(&self, slot: usize) -> MixedMean<'_, T> {
+    fn mean(&self, slot: usize) -> &[T] {
         self.mixer.mean(slot)
     }
 }

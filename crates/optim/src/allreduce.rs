@@ -2,11 +2,11 @@
 
 use crate::{
     LocalRule,
-    config::{ConfigError, exchange},
+    config::{ConfigError, carries},
     stability::check_lr,
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Rule, Unstable, With,
+    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,
 };
 
 /// g ← mean of all gradients, then a local step: x ← x − γ·mean_j g_j(x) with plain SGD.
@@ -15,7 +15,7 @@ use gaggle_core::{
 pub struct AllReduce<T> {
     name: String,
     local: Box<dyn LocalRule<T>>,
-    exchanges: [Exchange; 1],
+    codec: Codec,
 }
 
 impl<T: Float> AllReduce<T> {
@@ -24,15 +24,11 @@ impl<T: Float> AllReduce<T> {
     /// # Errors
     /// `codec` does not carry `T`.
     pub fn new(local: Box<dyn LocalRule<T>>, codec: Codec) -> Result<Self, ConfigError> {
+        carries::<T>(codec)?;
         Ok(AllReduce {
             name: format!("allreduce-{}", local.name()),
             local,
-            exchanges: [exchange::<T>(
-                With::Everyone,
-                At::AfterGradient,
-                At::AfterGradient,
-                codec,
-            )?],
+            codec,
         })
     }
 }
@@ -41,11 +37,11 @@ impl<T: Float> Rule<T> for AllReduce<T> {
     fn name(&self) -> &str {
         &self.name
     }
-    fn init(&mut self, n: usize) {
+    fn init(&mut self, n: usize, _place: Place) {
         self.local.init(n);
     }
-    fn exchanges(&self, _cx: &Cx) -> &[Exchange] {
-        &self.exchanges
+    fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
+        list.push(Exchange::everyone(cx).coded(self.codec));
     }
     fn emit(&mut self, _cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         out.copy_from_slice(local.g);
@@ -56,7 +52,7 @@ impl<T: Float> Rule<T> for AllReduce<T> {
             self.local.step(cx, Local { g, ..local });
         }
     }
-    fn check(&self, _facts: &MixingFacts, lr: f64) -> Result<(), Unstable> {
+    fn check(&self, _facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
         check_lr(lr)
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {

@@ -2,11 +2,11 @@
 
 use crate::{
     LocalRule,
-    config::{ConfigError, exchange},
-    stability::{check_curvature, check_lr, check_mixing, check_smallest_eigenvalue},
+    config::{ConfigError, at_least_one, carries},
+    stability::{check_curvature, check_gossip, check_smallest_eigenvalue},
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Rule, Unstable, With,
+    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,
 };
 
 /// The order of averaging and stepping. X is everybody's parameters, G(X) the gradients taken there, W the round's weights, γ the step size.
@@ -39,7 +39,8 @@ pub struct Diffusion<T> {
     name: String,
     order: Order,
     local: Box<dyn LocalRule<T>>,
-    exchanges: [Exchange; 1],
+    codec: Codec,
+    period: u64,
     smoothness: Option<f64>,
 }
 
@@ -53,11 +54,7 @@ impl<T: Float> Diffusion<T> {
         local: Box<dyn LocalRule<T>>,
         codec: Codec,
     ) -> Result<Self, ConfigError> {
-        let (known, due) = match order {
-            Order::Atc => (At::AfterGradient, At::AfterGradient),
-            Order::Awc => (At::BeforeForward, At::AfterGradient),
-            Order::Cta => (At::BeforeForward, At::BeforeForward),
-        };
+        carries::<T>(codec)?;
         let name = match (local.name(), order) {
             ("msgd", Order::Atc) => "dmsgd".into(),
             (other, order) => format!("d{other}-{}", order.name()),
@@ -66,9 +63,20 @@ impl<T: Float> Diffusion<T> {
             name,
             order,
             local,
-            exchanges: [exchange::<T>(With::Neighbours, known, due, codec)?],
+            codec,
+            period: 1,
             smoothness: None,
         })
+    }
+
+    /// Averages in every `period`-th step; the others are local ones.
+    ///
+    /// # Errors
+    /// `period` is 0.
+    pub fn every(mut self, period: u64) -> Result<Self, ConfigError> {
+        at_least_one("period", period)?;
+        self.period = period;
+        Ok(self)
     }
 
     /// Tells the largest curvature L of the losses, so that [`Rule::check`] can refuse step sizes for which AWC is not known to be stable.
@@ -82,11 +90,20 @@ impl<T: Float> Rule<T> for Diffusion<T> {
     fn name(&self) -> &str {
         &self.name
     }
-    fn init(&mut self, n: usize) {
+    fn init(&mut self, n: usize, _place: Place) {
         self.local.init(n);
     }
-    fn exchanges(&self, _cx: &Cx) -> &[Exchange] {
-        &self.exchanges
+    fn period(&self) -> Option<u64> {
+        Some(self.period)
+    }
+    fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
+        let (known, due) = match self.order {
+            Order::Atc => (At::AfterGradient, At::AfterGradient),
+            Order::Awc => (At::BeforeForward, At::AfterGradient),
+            Order::Cta => (At::BeforeForward, At::BeforeForward),
+        };
+        let one = Exchange::neighbours(cx).between(known, due);
+        list.push(one.coded(self.codec));
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         match self.order {
@@ -103,19 +120,18 @@ impl<T: Float> Rule<T> for Diffusion<T> {
             }
             // A step without a message is a local one; CTA's second half always is.
             (_, At::AfterGradient, _) => self.local.step(cx, local),
-            (_, At::BeforeForward, _) => {}
+            (_, At::BeforeForward | At::AfterMean, _) => {}
         }
     }
-    fn check(&self, facts: &MixingFacts, lr: f64) -> Result<(), Unstable> {
-        check_lr(lr)?;
-        check_mixing(facts)?;
+    fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+        check_gossip(facts, lr)?;
         if self.order == Order::Awc {
             check_smallest_eigenvalue(facts)?;
             if let Some(l) = self.smoothness {
                 check_curvature(facts, lr, l, self.local.momentum())?;
             }
         }
-        Ok(())
+        Ok(Stability::Stable)
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         self.local.state(visit);

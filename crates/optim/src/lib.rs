@@ -1,8 +1,8 @@
 //! Update rules for training on many ranks, and the driver that runs them.
 //!
 //! A rule is pure: it says what it exchanges, writes its message, and takes in the mean that came back ([`gaggle_core::Rule`]); it never waits and never sees the network.
-//! Here are [`AllReduce`] (gradients averaged over everybody, then a local step), [`Diffusion`] (DSGD and DmSGD in the orders ATC, AWC and CTA around any local step) and [`QuasiGlobal`] (QG-DmSGD); the local steps are [`Sgd`] and [`AdamW`] with PyTorch's documented arithmetic.
-//! [`rule_by_name`] builds them from the name that a user types and a [`RuleConfig`].
+//! [`CATALOGUE`] lists them all, a line each, and [`rule_by_name`] builds them from the name that a user types and a [`RuleConfig`]; [`LocalRule`] is the seam of the steps that ranks take alone, which most of them are built around.
+//! A [`Clip`] and a [`Schedule`] compose in; [`State`] is what a run goes on from, bit for bit.
 //! [`Decentralised`] drives a rule over a [`gaggle_core::Mixer`]; [`testing`] has a mixer that works by a dense matrix in one thread, for tests and for trying out methods without a network.
 //!
 //! All arithmetic is in f64; parameters and state are kept in the element type.
@@ -12,34 +12,20 @@
 //! Gossip with periodic global averaging: neighbours in most steps, everybody in every `h`-th.
 //!
 //! ```
-//! use gaggle_core::{At, Codec, Cx, Exchange, Float, Local, MixedMean, Rule, With};
+//! use gaggle_optim::{At, Cx, Exchange, Float, Local, MixedMean, Place, Rule};
 //!
 //! struct GossipPga {
 //!     h: u64,
-//!     gossip: [Exchange; 1],
-//!     global: [Exchange; 1],
-//! }
-//!
-//! impl GossipPga {
-//!     fn new(h: u64) -> Self {
-//!         let after = |with| Exchange {
-//!             slot: 0,
-//!             with,
-//!             known: At::AfterGradient,
-//!             due: At::AfterGradient,
-//!             codec: Codec::None,
-//!         };
-//!         GossipPga { h, gossip: [after(With::Neighbours)], global: [after(With::Everyone)] }
-//!     }
 //! }
 //!
 //! impl<T: Float> Rule<T> for GossipPga {
 //!     fn name(&self) -> &str {
-//!         "gossip-pga"
+//!         "my-gossip-pga"
 //!     }
-//!     fn init(&mut self, _n: usize) {}
-//!     fn exchanges(&self, cx: &Cx) -> &[Exchange] {
-//!         if (cx.step + 1) % self.h == 0 { &self.global } else { &self.gossip }
+//!     fn init(&mut self, _n: usize, _place: Place) {}
+//!     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
+//!         let global = (cx.step + 1) % self.h == 0;
+//!         list.push(if global { Exchange::everyone(cx) } else { Exchange::neighbours(cx) });
 //!     }
 //!     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
 //!         for ((out, x), g) in out.iter_mut().zip(local.x).zip(local.g) {
@@ -55,21 +41,15 @@
 //! }
 //!
 //! // Four ranks in one thread, f(x) = (x − rank)²/2 on each: the mean of the minima is 1.5.
-//! use gaggle_optim::{Decentralised, testing::DenseMixer};
+//! use gaggle_optim::{Decentralised, testing::{DenseMixer, lockstep}};
 //! let ring = |_t, i: usize, j: usize| if (i + 4 - j) % 4 == 2 { 0.0 } else { 1.0 / 3.0 };
 //! let mut ranks: Vec<_> = DenseMixer::<f64>::world(4, ring)
 //!     .into_iter()
-//!     .map(|mixer| Decentralised::new(Box::new(GossipPga::new(2)), Box::new(mixer), 1))
+//!     .map(|mixer| Decentralised::new(Box::new(GossipPga { h: 2 }), Box::new(mixer), 1))
 //!     .collect();
-//! let mut x = vec![[0.0_f64]; 4];
+//! let mut x = vec![vec![0.0]; 4];
 //! for _ in 0..100 {
-//!     let g: Vec<_> = x.iter().enumerate().map(|(r, x)| [x[0] - r as f64]).collect();
-//!     for (r, rank) in ranks.iter_mut().enumerate() {
-//!         rank.begin(At::AfterGradient, 0.2, &mut x[r], &g[r])?;
-//!     }
-//!     for (r, rank) in ranks.iter_mut().enumerate() {
-//!         rank.end(At::AfterGradient, &mut x[r], &g[r])?;
-//!     }
+//!     lockstep(&mut ranks, 0.2, &mut x, |r, x, g| g[0] = x[0] - r as f64)?;
 //! }
 //! assert!(x.iter().all(|x| (x[0] - 1.5).abs() < 1e-9));
 //! # Ok::<(), gaggle_core::Error>(())
@@ -77,19 +57,83 @@
 #![forbid(unsafe_code)]
 
 mod allreduce;
+mod arith;
+mod bmuf;
+mod choco;
+mod clip;
+mod compress;
 mod config;
+mod d2;
+mod dadam;
+mod damsgrad;
+mod decentlam;
 mod diffusion;
+mod diloco;
 mod driver;
+mod extra;
+mod gossip_pga;
 mod local;
+mod local_sgd;
+mod lookahead;
+mod momentum_tracking;
+mod noloco;
+mod one_bit_adam;
+mod pace;
+mod push_diging;
+mod push_sum;
 mod quasi_global;
+mod relay;
+mod schedule;
+mod slowmo;
 mod stability;
+mod state;
+mod streaming;
 pub mod testing;
+mod tracking;
 #[doc(hidden)]
 pub mod vectors;
+mod ying;
+mod yu;
 
 pub use allreduce::AllReduce;
-pub use config::{ConfigError, NAMES, RuleConfig, rule_by_name};
+pub use bmuf::{Bmuf, BmufConfig};
+pub use choco::{Choco, ChocoConfig, ChocoOrder};
+pub use clip::{Clip, Clipped};
+pub use compress::Compressor;
+pub use config::{CATALOGUE, ConfigError, Entry, LocalKind, NAMES, RuleConfig, rule_by_name};
+pub use d2::{Bar, D2};
+pub use dadam::Dadam;
+pub use damsgrad::DamsGrad;
+pub use decentlam::DecentLam;
 pub use diffusion::{Diffusion, Order};
+pub use diloco::{DiLoCo, DiLoCoConfig, OuterSgd};
 pub use driver::Decentralised;
-pub use local::{AdamW, AdamWConfig, LocalRule, Sgd, SgdConfig};
+pub use extra::Extra;
+pub use gossip_pga::GossipPga;
+pub use local::{
+    Adagrad, AdagradConfig, AdamW, AdamWConfig, Ema, Lion, LionConfig, LocalRule, RmsProp,
+    RmsPropConfig, Sgd, SgdConfig,
+};
+pub use local_sgd::LocalSgd;
+pub use lookahead::Lookahead;
+pub use momentum_tracking::MomentumTracking;
+pub use noloco::{NoLoCo, NoLoCoConfig};
+pub use one_bit_adam::{OneBitAdam, OneBitAdamConfig};
+pub use pace::Pace;
+pub use push_diging::PushDiging;
+pub use push_sum::PushSum;
 pub use quasi_global::{QuasiGlobal, QuasiGlobalConfig};
+pub use relay::{Fill, RelaySgd};
+pub use schedule::{Decay, Schedule};
+pub use slowmo::{SlowMo, SlowMoConfig};
+pub use state::{State, StateError};
+pub use streaming::{StreamingConfig, StreamingDiLoCo};
+pub use tracking::{GradientTracking, Tracking};
+pub use ying::DmSgdYing;
+pub use yu::DmSgdYu;
+
+/// The seam, so that a method of your own needs this crate alone.
+pub use gaggle_core::{
+    At, Codec, Cx, Error, Exchange, Float, Local, MixedMean, Mixer, MixingFacts, Modes, Place,
+    Rank, Rule, Stability, Unstable, With,
+};

@@ -1,15 +1,16 @@
 //! QG-DmSGD: momentum that follows how the averaged model moves, not the local gradient.
 
 use crate::{
-    config::{ConfigError, below_one, exchange, not_negative},
-    stability::{check_lr, check_mixing},
+    arith::zeros,
+    config::{ConfigError, below_one, carries, not_negative},
+    stability::{Recursion, check_gossip},
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Rule, Unstable, With,
+    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,
 };
 
 /// Below this step size (x − x⁺)/γ is rounding and averaging, no direction: the momentum rests.
-const SMALLEST_LR: f64 = 1e-8;
+pub(crate) const SMALLEST_LR: f64 = 1e-8;
 
 /// Settings of [`QuasiGlobal`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,12 +42,15 @@ impl Default for QuasiGlobalConfig {
 /// h = βm̂ + g; x⁺ = W(x − γh), with Nesterov W(x − γ(g + βh)); m̂⁺ = μm̂ + (1 − μ)(x − x⁺)/γ.
 ///
 /// One message of n elements per step, state m̂. Its limit has the bias of plain DSGD-ATC at γ for every β (at γ(1 + β) with Nesterov), where local momentum has that of γ/(1 − β): the better choice when ranks hold different data.
+/// With local steps in between, m̂ follows the average progress per step since the last communication, and 2n elements of state are kept.
 /// We differ from the authors' code for γ below 1e-8: m̂ rests there, where they divide by 1e-8.
 /// Source: Lin et al. 2021, "Quasi-global momentum", Algorithm 1; defaults β = μ = 0.9 as released.
 pub struct QuasiGlobal<T> {
     config: QuasiGlobalConfig,
-    exchanges: [Exchange; 1],
     m: Vec<T>,
+    /// x at the last communication; none where every step communicates.
+    start: Vec<T>,
+    n: usize,
 }
 
 impl<T: Float> QuasiGlobal<T> {
@@ -58,15 +62,12 @@ impl<T: Float> QuasiGlobal<T> {
         below_one("momentum", config.beta)?;
         below_one("mu", config.mu)?;
         not_negative("weight_decay", config.weight_decay)?;
+        carries::<T>(config.codec)?;
         Ok(QuasiGlobal {
             config,
-            exchanges: [exchange::<T>(
-                With::Neighbours,
-                At::AfterGradient,
-                At::AfterGradient,
-                config.codec,
-            )?],
             m: Vec::new(),
+            start: Vec::new(),
+            n: 0,
         })
     }
 
@@ -81,13 +82,20 @@ impl<T: Float> QuasiGlobal<T> {
 
 impl<T: Float> Rule<T> for QuasiGlobal<T> {
     fn name(&self) -> &str {
-        "qg-dmsgd"
+        match self.config.nesterov {
+            true => "qg-dmsgd-n",
+            false => "qg-dmsgd",
+        }
     }
-    fn init(&mut self, n: usize) {
-        self.m = vec![T::from_f64(0.0); n];
+    fn init(&mut self, n: usize, _place: Place) {
+        self.n = n;
+        self.m = zeros(n);
     }
-    fn exchanges(&self, _cx: &Cx) -> &[Exchange] {
-        &self.exchanges
+    fn period(&self) -> Option<u64> {
+        Some(1)
+    }
+    fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
+        list.push(Exchange::neighbours(cx).coded(self.config.codec));
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         for (k, ((out, x), g)) in local.at.zip(out.iter_mut().zip(local.x).zip(local.g)) {
@@ -100,6 +108,10 @@ impl<T: Float> Rule<T> for QuasiGlobal<T> {
             return;
         }
         let Some(mean) = means.first() else {
+            if cx.since == 0 {
+                self.start.resize(self.n, T::from_f64(0.0));
+                self.start[local.at.clone()].copy_from_slice(local.x);
+            }
             // A step without a message: the momentum follows averaged models only, and there is none.
             for (k, (x, g)) in local.at.zip(local.x.iter_mut().zip(local.g)) {
                 let at = x.to_f64();
@@ -108,19 +120,34 @@ impl<T: Float> Rule<T> for QuasiGlobal<T> {
             return;
         };
         let mu = self.config.mu;
+        if cx.since > 0 {
+            // What the local steps before have moved counts too.
+            local.x.copy_from_slice(&self.start[local.at.clone()]);
+        }
+        let steps = (cx.since + 1) as f64;
         for ((m, x), new) in self.m[local.at].iter_mut().zip(local.x).zip(mean.values) {
             if cx.lr >= SMALLEST_LR {
-                let moved = (x.to_f64() - new.to_f64()) / cx.lr;
+                let moved = (x.to_f64() - new.to_f64()) / (steps * cx.lr);
                 *m = T::from_f64(mu * m.to_f64() + (1.0 - mu) * moved);
             }
             *x = *new;
         }
     }
-    fn check(&self, facts: &MixingFacts, lr: f64) -> Result<(), Unstable> {
-        check_lr(lr)?;
-        check_mixing(facts)
+    fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+        check_gossip(facts, lr)?;
+        // (x, γm̂) ← (w(x − bγm̂), (1 − μ)(x − x⁺) + μγm̂), with b = β, or β² for Nesterov's step.
+        let QuasiGlobalConfig {
+            beta, mu, nesterov, ..
+        } = self.config;
+        let b = if nesterov { beta * beta } else { beta };
+        Recursion::new(
+            [[0.0, 0.0], [1.0 - mu, mu]],
+            [[1.0, -b], [mu - 1.0, (1.0 - mu) * b]],
+        )
+        .check(self.name(), facts, "a smaller momentum")
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         visit("quasi-global momentum", &mut self.m);
+        visit("start", &mut self.start);
     }
 }

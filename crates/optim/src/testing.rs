@@ -1,7 +1,8 @@
-//! A mixer without a network: all ranks in one thread, averages by a dense matrix.
+//! A mixer without a network: all ranks in one thread, averages by a dense matrix; and the loop that steps all of them.
 
+use crate::Decentralised;
 use gaggle_core::{
-    Cause, Codec, Error, Exchange, Float, MixedMean, Mixer, Rank, Round, Topology, With, name_ranks,
+    At, Cause, Codec, Error, Exchange, Float, Form, Mixer, Rank, Round, Topology, With, name_ranks,
 };
 use std::{
     collections::BTreeMap,
@@ -10,26 +11,37 @@ use std::{
 
 /// One of n ranks that share a table of messages. It never waits: to finish before everybody whose value is needed has started is an error.
 ///
-/// Averages are taken in f64, in delta form and in rank order: x_i + Σ_j W\[i,j\]·(x_j − x_i).
+/// Averages are taken in f64 and in rank order: in delta form, x_i + Σ_j W\[i,j\]·(x_j − x_i), where a row sums to one, and else as W\[i,i\]·x_i + Σ_j W\[i,j\]·x_j.
 pub struct DenseMixer<T> {
     rank: usize,
     board: Arc<Mutex<Board<T>>>,
     slots: Vec<Slot<T>>,
 }
 
-/// Weight that receiver i puts on sender j in round t: `weights(t, i, j)`.
-type Weights = Box<dyn Fn(u64, usize, usize) -> f64 + Send + Sync>;
+/// Row i of round t.
+type Rows = Box<dyn Fn(u64, usize) -> Row + Send + Sync>;
+
+/// As many rows of a topology are kept.
+const KEPT_ROWS: u64 = 1 << 16;
+
+/// What receiver i puts on itself, where that is not what is left of one, and on the others, in the order in which they are listed.
+#[derive(Clone)]
+struct Row {
+    keep: Option<f64>,
+    from: Vec<(usize, f64)>,
+}
 
 struct Board<T> {
     world: usize,
-    weights: Weights,
-    /// By slot and round.
+    rows: Rows,
+    /// By slot and step.
     posted: BTreeMap<(usize, u64), Posted<T>>,
 }
 
 struct Posted<T> {
     values: Vec<Option<Vec<T>>>,
     with: With,
+    round: u64,
     n_finished: usize,
 }
 
@@ -46,9 +58,20 @@ impl<T: Float> DenseMixer<T> {
         n: usize,
         weights: impl Fn(u64, usize, usize) -> f64 + Send + Sync + 'static,
     ) -> Vec<DenseMixer<T>> {
+        Self::of_rows(n, move |t, i| Row {
+            keep: None,
+            from: (0..n)
+                .filter(|j| *j != i)
+                .map(|j| (j, weights(t, i, j)))
+                .filter(|(_, w)| *w != 0.0)
+                .collect(),
+        })
+    }
+
+    fn of_rows(n: usize, rows: impl Fn(u64, usize) -> Row + Send + Sync + 'static) -> Vec<Self> {
         let board = Arc::new(Mutex::new(Board {
             world: n,
-            weights: Box::new(weights),
+            rows: Box::new(rows),
             posted: BTreeMap::new(),
         }));
         let mixer = |rank| DenseMixer {
@@ -61,16 +84,39 @@ impl<T: Float> DenseMixer<T> {
 
     /// All ranks of `topology`, with its weights.
     pub fn of(topology: Arc<dyn Topology>) -> Vec<DenseMixer<T>> {
-        DenseMixer::world(topology.world(), move |t, i, j| {
-            let list = |rank: usize, senders: bool, peer: usize| {
+        let (world, period) = (topology.world(), topology.period());
+        let row = move |t: u64, i: usize| {
+            let part = |rank: usize| {
                 let mut round = Round::default();
                 topology.round(Rank(rank as u32), t, &mut round);
-                let list = if senders { round.from } else { round.to };
-                let mut found = list.into_iter().filter(|(p, _)| p.idx() == peer);
-                found.next().map_or(0.0, |(_, w)| w)
+                round
             };
-            list(i, true, j) * list(j, false, i)
-        })
+            let mine = part(i);
+            let sent = |j: usize| {
+                let to = part(j).to;
+                to.into_iter().find(|(p, _)| p.idx() == i).map(|e| e.1)
+            };
+            Row {
+                keep: (mine.arithmetic() == Form::Sum).then_some(mine.keep),
+                from: mine
+                    .from
+                    .iter()
+                    .filter_map(|&(j, a)| Some((j.idx(), a * sent(j.idx())?)))
+                    .collect(),
+            }
+        };
+        // Rounds that repeat are asked for once.
+        match period.filter(|p| p.saturating_mul(world as u64) <= KEPT_ROWS) {
+            None => DenseMixer::of_rows(world, row),
+            Some(period) => {
+                let kept: Vec<Vec<Row>> = (0..period.max(1))
+                    .map(|t| (0..world).map(|i| row(t, i)).collect())
+                    .collect();
+                DenseMixer::of_rows(world, move |t, i| {
+                    kept[(t % kept.len() as u64) as usize][i].clone()
+                })
+            }
+        }
     }
 
     fn board(&self) -> MutexGuard<'_, Board<T>> {
@@ -85,6 +131,13 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
 
     fn world(&self) -> usize {
         self.board().world
+    }
+
+    fn messages(&mut self, exchange: &Exchange) -> usize {
+        match exchange.with {
+            With::EachNeighbour => self.board().receivers(exchange.round, self.rank).count(),
+            _ => 1,
+        }
     }
 
     fn outbox(&mut self, slot: usize, n: usize) -> &mut [T] {
@@ -123,10 +176,12 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
             .or_insert_with(|| Posted {
                 values: vec![None; world],
                 with: exchange.with,
+                round: exchange.round,
                 n_finished: 0,
             });
-        if posted.with != exchange.with {
-            let what = format!("another rank exchanges with {:?}", posted.with);
+        if (posted.with, posted.round) != (exchange.with, exchange.round) {
+            let (with, round) = (posted.with, posted.round);
+            let what = format!("another rank exchanges with {with:?} in round {round}");
             return Err(Error::invalid(op(), what));
         }
         posted.values[self.rank] = Some(slot.out.clone());
@@ -151,30 +206,51 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
         Ok(())
     }
 
-    fn mean(&self, slot: usize) -> MixedMean<'_, T> {
-        MixedMean {
-            values: self.slots.get(slot).map_or(&[], |s| &s.mean),
-            weight: 1.0,
-        }
+    fn mean(&self, slot: usize) -> &[T] {
+        self.slots.get(slot).map_or(&[], |s| &s.mean)
     }
 }
 
 impl<T: Float> Board<T> {
+    /// Who takes something of `sender` in this round, in rank order.
+    fn receivers(&self, round: u64, sender: usize) -> impl Iterator<Item = usize> {
+        let takes = move |i: &usize| (self.rows)(round, *i).from.iter().any(|e| e.0 == sender);
+        (0..self.world).filter(takes)
+    }
+
+    /// Where in the sender's outbox the message for `me` lies: its number, and how many there are.
+    fn place(&self, round: u64, sender: usize, me: usize) -> (usize, usize) {
+        let mut all = self.receivers(round, sender);
+        let before = all.by_ref().take_while(|i| *i != me).count();
+        (before, before + 1 + all.count())
+    }
+
+    /// What each in-neighbour has for `me`.
+    fn gather(&self, me: usize, posted: &Posted<T>, senders: &[(usize, f64)], to: &mut Vec<T>) {
+        let mut senders: Vec<usize> = senders.iter().map(|e| e.0).collect();
+        senders.sort_unstable();
+        for j in senders {
+            let (at, of) = self.place(posted.round, j, me);
+            let all = posted.values[j].as_deref().unwrap_or(&[]);
+            let len = all.len() / of;
+            to.extend(&all[at * len..][..len]);
+        }
+    }
+
     fn mix(&mut self, me: usize, slot: usize, t: u64, mean: &mut Vec<T>) -> Result<(), Error> {
         let op = || format!("finish of slot {slot}, round {t}");
         let world = self.world;
-        let Some(posted) = self.posted.get_mut(&(slot, t)) else {
+        let Some(posted) = self.posted.get(&(slot, t)) else {
             return Err(Error::invalid(op(), "it was not started"));
         };
-        let weight = |j: usize| match posted.with {
-            With::Neighbours => (self.weights)(t, me, j),
-            _ => 1.0 / world as f64,
+        let row = match posted.with {
+            With::Everyone => Row {
+                keep: None,
+                from: (0..world).filter(|j| *j != me).map(|j| (j, 1.0)).collect(),
+            },
+            _ => (self.rows)(posted.round, me),
         };
-        let needed: Vec<(usize, f64)> = (0..world)
-            .filter(|&j| j != me)
-            .map(|j| (j, weight(j)))
-            .filter(|(_, w)| *w != 0.0)
-            .collect();
+        let needed = &row.from;
         let absent: Vec<Rank> = needed
             .iter()
             .filter(|(j, _)| posted.values[*j].is_none())
@@ -189,29 +265,78 @@ impl<T: Float> Board<T> {
         }
         let value = |j: usize| posted.values[j].as_deref().unwrap_or(&[]);
         let own = value(me);
-        if let Some((j, _)) = needed.iter().find(|(j, _)| value(*j).len() != own.len()) {
+        let differs = |j: usize| value(j).len() != own.len() && posted.with != With::EachNeighbour;
+        if let Some((j, _)) = needed.iter().find(|(j, _)| differs(*j)) {
             let (got, want) = (value(*j).len(), own.len());
             let what = format!("rank {j} sent {got} elements, wanted {want}");
             return Err(Error::invalid(op(), what));
         }
         mean.clear();
-        if posted.with == With::Everyone {
+        match posted.with {
             // The plain sum in rank order: the same bits on every rank.
-            mean.extend((0..own.len()).map(|k| {
+            With::Everyone => mean.extend((0..own.len()).map(|k| {
                 let sum: f64 = (0..world).map(|j| value(j)[k].to_f64()).sum();
                 T::from_f64(sum / world as f64)
-            }));
-        } else {
-            mean.extend(own.iter().enumerate().map(|(k, x)| {
+            })),
+            With::EachNeighbour => self.gather(me, posted, needed, mean),
+            _ => mean.extend(own.iter().enumerate().map(|(k, x)| {
                 let x = x.to_f64();
-                let pulled = |(j, w): &(usize, f64)| w * (value(*j)[k].to_f64() - x);
-                T::from_f64(x + needed.iter().map(pulled).sum::<f64>())
-            }));
+                let mixed = |at: f64| -> f64 {
+                    let from = |(j, w): &(usize, f64)| w * (value(*j)[k].to_f64() - at);
+                    needed.iter().map(from).sum()
+                };
+                T::from_f64(match row.keep {
+                    None => x + mixed(x),
+                    Some(keep) => keep * x + mixed(0.0),
+                })
+            })),
         }
-        posted.n_finished += 1;
-        if posted.n_finished == world {
-            self.posted.remove(&(slot, t));
+        if let Some(posted) = self.posted.get_mut(&(slot, t)) {
+            posted.n_finished += 1;
+            if posted.n_finished == world {
+                self.posted.remove(&(slot, t));
+            }
         }
         Ok(())
     }
+}
+
+/// One step of all `ranks`, driven from one thread: `gradient(rank, x, g)` writes the gradient of `rank` at x into g.
+///
+/// # Errors
+/// The first rank's that fails.
+///
+/// # Panics
+/// Where there are more ranks than vectors in `x`.
+pub fn lockstep<T: Float>(
+    ranks: &mut [Decentralised<T>],
+    lr: f64,
+    x: &mut [Vec<T>],
+    mut gradient: impl FnMut(usize, &[T], &mut [T]),
+) -> Result<(), Error> {
+    let mut g: Vec<Vec<T>> = x.iter().map(|x| vec![T::from_f64(0.0); x.len()]).collect();
+    for at in At::ALL {
+        if at == At::AfterGradient {
+            for (r, (x, g)) in x.iter().zip(&mut g).enumerate() {
+                gradient(r, x, g);
+            }
+        }
+        if at == At::AfterMean && !ranks.iter().any(Decentralised::is_open) {
+            break;
+        }
+        let seen = |r: usize| {
+            if at == At::BeforeForward {
+                &[]
+            } else {
+                &g[r][..]
+            }
+        };
+        for (r, rank) in ranks.iter_mut().enumerate() {
+            rank.begin(at, lr, &mut x[r], seen(r))?;
+        }
+        for (r, rank) in ranks.iter_mut().enumerate() {
+            rank.end(at, &mut x[r], seen(r))?;
+        }
+    }
+    Ok(())
 }

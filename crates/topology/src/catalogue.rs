@@ -3,8 +3,8 @@
 use crate::{
     BaseGraph, Direction, EquiDyn, EquiStatic, FullyConnected, Graph, Hypercube, InnerOuter,
     KPeerExp, Lazy, NullCascade, OnePeer, OnePeerExp, OnePeerHypercube, RandomMatching, Ring, Star,
-    StaticExp, SymmetricExp, TopologyError, UniRing, Weights, edges, erdos_renyi, even_shape, mesh,
-    torus,
+    StaticExp, SymmetricExp, TopologyError, UniRing, Weights, binary_tree, chain, edges,
+    erdos_renyi, even_shape, mesh, torus,
 };
 use gaggle_core::{Rank, Topology};
 use std::str::FromStr;
@@ -30,7 +30,7 @@ const fn entry(name: &'static str, parameters: &'static str, about: &'static str
 }
 
 /// All that [`by_name`] knows, simple ones first.
-pub const CATALOGUE: [Entry; 26] = [
+pub const CATALOGUE: [Entry; 28] = [
     entry(
         "ring",
         "",
@@ -57,6 +57,12 @@ pub const CATALOGUE: [Entry; 26] = [
         "one-peer-exp",
         "",
         "one power of two a round; exact after log₂ n rounds of 2^m ranks",
+    ),
+    entry("chain", "", "a line: a tree for relaysgd, slow otherwise"),
+    entry(
+        "binary-tree",
+        "",
+        "parents (i − 1)/2: a tree for relaysgd, of small diameter",
     ),
     entry("mesh", "ROWSxCOLUMNS", "a grid without edges around"),
     entry(
@@ -187,6 +193,8 @@ pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyEr
         "fully-connected" | "full" => Box::new(FullyConnected::new(world)?),
         "static-exp" | "exp2" => Box::new(StaticExp::new(world)?),
         "one-peer-exp" => Box::new(OnePeerExp::new(world)?),
+        "chain" => Box::new(chain(world)?),
+        "binary-tree" => Box::new(binary_tree(world)?),
         "mesh" => p.grid(world, mesh)?,
         "torus" => p.grid(world, torus)?,
         "hypercube" => Box::new(Hypercube::new(world)?),

@@ -6,13 +6,16 @@ use crate::{
     mixing::{Sparse, unreached},
     spectrum::extremes,
 };
-use gaggle_core::{MixingFacts, Topology};
+use gaggle_core::{MixingFacts, Modes, Topology};
 
 /// Rounds that stand for the period of a topology that never repeats.
 pub const NEVER_REPEATS: u64 = 64;
 
 /// Up to this many ranks the spectrum is exact to rounding; beyond, `contraction` is a bound from below.
 const EXACT_RANKS: usize = 1024;
+
+/// Up to this many ranks the matrices themselves are among the facts where the spectrum alone does not do.
+const DENSE_RANKS: usize = 40;
 
 pub(crate) fn rounds_in_period(topology: &dyn Topology) -> u64 {
     topology.period().unwrap_or(NEVER_REPEATS).max(1)
@@ -23,7 +26,10 @@ pub(crate) fn rounds_in_period(topology: &dyn Topology) -> u64 {
 /// Cost: where all ranks do the same at the same distances, n² simple operations per round, exact for every number of ranks.
 /// Elsewhere, for n ranks and E edges per period, up to n Lanczos steps of E + n² operations; early stops make it far less in practice. Up to 1,024 ranks `contraction` and `lambda_min` are then right to about 1e-12; beyond, 512 steps bound them from inside the spectrum.
 pub fn facts(topology: &dyn Topology) -> MixingFacts {
-    Rounds::of(topology).facts()
+    MixingFacts {
+        repeats: topology.period().is_some(),
+        ..Rounds::of(topology).facts()
+    }
 }
 
 /// One period, in the form in which it is measured.
@@ -67,6 +73,9 @@ impl Rounds {
                     connected: is_coprime(*n, rounds.iter().flat_map(Circulant::distances)),
                     contraction: circulant_contraction(rounds, waves),
                     lambda_min,
+                    repeats: true,
+                    tree: *n <= 2 && rounds.len() == 1,
+                    modes: circulant_modes(rounds, waves),
                 }
             }
             Rounds::Sparse(mixings) => {
@@ -84,6 +93,10 @@ impl Rounds {
                         [only] if symmetric => Some(smallest_eigenvalue(only)),
                         _ => None,
                     },
+                    repeats: true,
+                    tree: matches!(&mixings[..], [only] if symmetric && only.n_edges() + 2 == 2 * n)
+                        && unreached(mixings).is_none(),
+                    modes: sparse_modes(mixings, symmetric),
                 }
             }
         }
@@ -153,6 +166,35 @@ fn circulant_contraction(rounds: &[Circulant], waves: &Waves) -> f64 {
         first.0 -= 1.0;
     }
     product.iter().map(|e| e.0.hypot(e.1)).fold(0.0, f64::max)
+}
+
+/// Circulant matrices share their eigenvectors, the waves; wave 0 is agreement.
+fn circulant_modes(rounds: &[Circulant], waves: &Waves) -> Modes {
+    let all: Vec<Vec<(f64, f64)>> = rounds.iter().map(|r| r.eigenvalues(waves)).collect();
+    let n = all.first().map_or(0, Vec::len);
+    Modes::Apart(
+        (1..n)
+            .map(|q| all.iter().map(|round| round[q]).collect())
+            .collect(),
+    )
+}
+
+fn sparse_modes(mixings: &[Sparse], symmetric: bool) -> Modes {
+    let n = mixings.first().map_or(0, Sparse::world);
+    match mixings {
+        _ if n <= 1 => Modes::Apart(Vec::new()),
+        [only] if symmetric => {
+            // Agreement's eigenvalue is moved into the middle of the others, where it is not seen.
+            let (low, high) = extremes(n, steps(n), |x, y| {
+                only.apply(x, y);
+                let mean = x.iter().sum::<f64>() / n as f64;
+                y.iter_mut().for_each(|v| *v -= mean);
+            });
+            Modes::Between(low, high)
+        }
+        _ if n <= DENSE_RANKS => Modes::Dense(mixings.iter().map(Sparse::dense).collect()),
+        _ => Modes::Unknown,
+    }
 }
 
 /// Vectors without structure go through the rounds; who agrees on all of them agrees on everything.

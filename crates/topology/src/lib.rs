@@ -54,6 +54,7 @@ mod ring;
 mod spectrum;
 mod star;
 mod table;
+mod tree;
 
 pub use adjacency::{Graph, Weights};
 pub use base::BaseGraph;
@@ -78,3 +79,4 @@ pub use report::{Report, report};
 pub use ring::{Direction, Ring, UniRing};
 pub use star::{FullyConnected, Star};
 pub use table::Table;
+pub use tree::{binary_tree, chain};

@@ -60,6 +60,25 @@ impl Sparse {
         }
     }
 
+    /// W, row by row.
+    pub fn dense(&self) -> Vec<f64> {
+        let n = self.world();
+        let mut all = vec![0.0; n * n];
+        for (i, row) in self.rows.iter().enumerate() {
+            all[i * n + i] = self.keep[i];
+            for &(j, w) in row {
+                all[i * n + j] = w;
+            }
+        }
+        all
+    }
+
+    /// Directed ones with a weight that is not 0.
+    pub fn n_edges(&self) -> usize {
+        let edges = self.rows.iter().flatten();
+        edges.filter(|(_, w)| *w != 0.0).count()
+    }
+
     pub fn row_sum(&self, i: usize) -> f64 {
         self.keep[i] + self.rows[i].iter().map(|(_, w)| w).sum::<f64>()
     }

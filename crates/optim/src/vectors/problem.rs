@@ -2,7 +2,7 @@
 
 use super::distance;
 
-/// Ranks.
+/// Ranks for which there are data.
 const N: usize = 8;
 /// Examples per rank.
 const M: usize = 6;
@@ -27,6 +27,7 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Problem {
     kind: Kind,
+    n: usize,
     a: [[Vector; M]; N],
     b: [[f64; M]; N],
     x_star: Vector,
@@ -35,6 +36,11 @@ pub struct Problem {
 impl Problem {
     /// The problem with its data: entries from a 64-bit linear congruential generator, seed 42.
     pub fn new(kind: Kind) -> Problem {
+        Problem::of(kind, N)
+    }
+
+    /// The same with the first `n` ranks only, at most 8.
+    pub fn of(kind: Kind, n: usize) -> Problem {
         let mut r = generator(42);
         let (mut a, mut b) = ([[[0.0; D]; M]; N], [[0.0; M]; N]);
         for (a, b) in a.iter_mut().zip(&mut b) {
@@ -46,6 +52,7 @@ impl Problem {
         }
         let mut problem = Problem {
             kind,
+            n: n.min(N),
             a,
             b,
             x_star: [0.0; D],
@@ -54,9 +61,9 @@ impl Problem {
         problem
     }
 
-    /// Ranks: 8.
+    /// Ranks.
     pub fn n(&self) -> usize {
-        N
+        self.n
     }
 
     /// Parameters: 4.
@@ -95,10 +102,10 @@ impl Problem {
     fn find_optimum(&mut self) {
         for _ in 0..60 {
             let (mut mean, mut g) = ([0.0; D], [0.0; D]);
-            for rank in 0..N {
+            for rank in 0..self.n {
                 self.gradient(rank, &self.x_star, &mut g);
                 for (mean, g) in mean.iter_mut().zip(&g) {
-                    *mean += g / N as f64;
+                    *mean += g / self.n as f64;
                 }
             }
             let step = solve(self.hessian(&self.x_star), mean);
@@ -113,7 +120,8 @@ impl Problem {
         for (i, row) in h.iter_mut().enumerate() {
             row[i] = LAMBDA;
         }
-        for (a, &b) in self.a.iter().flatten().zip(self.b.iter().flatten()) {
+        let (a, b) = (&self.a[..self.n], &self.b[..self.n]);
+        for (a, &b) in a.iter().flatten().zip(b.iter().flatten()) {
             let bend = match self.kind {
                 Kind::Lin => 1.0,
                 Kind::Log => {
@@ -123,7 +131,7 @@ impl Problem {
             };
             for (row, ai) in h.iter_mut().zip(a) {
                 for (h, aj) in row.iter_mut().zip(a) {
-                    *h += bend * ai * aj / (N * M) as f64;
+                    *h += bend * ai * aj / (self.n * M) as f64;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The mixer that works by a matrix.
 
 use crate::worlds::{built, ring, step, world};
-use gaggle_core::{At, Cause, Codec, Cx, Exchange, Form, Mixer, Rank, Round, Topology, With};
+use gaggle_core::{At, Cause, Codec, Cx, Exchange, Form, Mixer, Rank, Round, Topology};
 use gaggle_optim::{Decentralised, NAMES, RuleConfig, rule_by_name, testing::DenseMixer};
 use std::sync::Arc;
 
@@ -10,20 +10,23 @@ fn codecs_are_passed_on_and_the_dense_mixer_says_it_has_none() {
     for name in NAMES {
         let config = RuleConfig {
             codec: Codec::Bf16,
-            ..RuleConfig::default()
+            ..crate::worlds::config(name)
         };
         let rule = rule_by_name::<f32>(name, &config).unwrap();
-        assert_eq!(
-            rule.exchanges(&Cx { step: 0, lr: 0.1 })[0].codec,
-            Codec::Bf16
-        );
+        let mut list = Vec::new();
+        (0..100).for_each(|t| rule.exchanges(&Cx::at(t, 0.1), &mut list));
+        assert!(!list.is_empty(), "{name}");
+        assert!(list.iter().all(|e| e.codec == Codec::Bf16), "{name}");
         let mixer = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
         let mut rank = Decentralised::new(rule, Box::new(mixer), 1);
         let mut x = [1.0];
-        let e = rank
-            .before_forward(0.1, &mut x)
-            .and_then(|()| rank.step(0.1, &mut x, &[1.0]));
-        let e = e.unwrap_err();
+        let mut step = || {
+            rank.before_forward(0.1, &mut x)?;
+            rank.step(0.1, &mut x, &[1.0])
+        };
+        let e = (0..100)
+            .find_map(|_| step().err())
+            .expect("it sends something");
         assert!(matches!(e.cause(), Cause::Unsupported { .. }), "{e}");
     }
 }
@@ -46,16 +49,13 @@ fn the_dense_mixer_names_who_is_missing() {
     );
     let mut mixers = DenseMixer::<f64>::world(2, ring(2));
     assert!(mixers[0].finish(0).is_err());
-    let exchange = built::<f64>("dmsgd").exchanges(&Cx { step: 0, lr: 0.1 })[0];
+    let exchange = Exchange::neighbours(&Cx::at(0, 0.1));
     assert!(mixers[0].start(&exchange, 0).is_err());
     mixers[0].outbox(0, 2).fill(1.0);
     mixers[0].start(&exchange, 0).unwrap();
     assert!(mixers[0].start(&exchange, 0).is_err());
     mixers[1].outbox(0, 3).fill(1.0);
-    let other = Exchange {
-        with: With::Everyone,
-        ..exchange
-    };
+    let other = Exchange::everyone(&Cx::at(0, 0.1));
     assert!(
         mixers[1]
             .start(&other, 0)

@@ -111,7 +111,7 @@ fn check(mut rule: impl LocalRule<f64>, lr: f64, expected: &Steps) {
             x: &mut x,
             g: &g,
         };
-        rule.step(&Cx { step, lr }, local);
+        rule.step(&Cx::at(step, lr), local);
         for (got, want) in x.iter().zip(want) {
             assert!(
                 (got - want).abs() < TOLERANCE,
@@ -195,7 +195,7 @@ fn the_three_forms_of_a_step_agree() {
         Box::new(adamw(AdamWConfig::default())),
     ];
     for rule in &mut rules {
-        let cx = Cx { step: 0, lr: 0.1 };
+        let cx = Cx::at(0, 0.1);
         let (start, g, base) = ([1.0, -2.0, 0.5], gradient(0), [10.0, 20.0, 30.0]);
         let mut in_place = start;
         rule.init(3);
@@ -227,7 +227,7 @@ fn narrow_types_follow_within_their_rounding() {
             x: &mut x,
             g: &g,
         };
-        rule.step(&Cx { step, lr: 0.1 }, local);
+        rule.step(&Cx::at(step, 0.1), local);
     }
     for (got, want) in x.iter().zip(ADAMW[9]) {
         assert!((f64::from(*got) - want).abs() < 2e-6, "{x:?}");

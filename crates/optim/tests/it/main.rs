@@ -3,7 +3,9 @@
 mod allocation;
 mod dense;
 mod driver;
+mod identities;
 mod local;
 mod rules;
+mod stability;
 mod vectors;
 mod worlds;

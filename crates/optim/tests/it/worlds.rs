@@ -1,23 +1,64 @@
 //! Small worlds in one thread, stepped in turn.
 
-use gaggle_core::{At, Float, Rule};
-use gaggle_optim::{Decentralised, RuleConfig, rule_by_name, testing::DenseMixer};
+use gaggle_core::{Float, Rule, Topology};
+use gaggle_optim::{
+    Compressor, Decentralised, RuleConfig, rule_by_name,
+    testing::{DenseMixer, lockstep},
+    vectors::Graph,
+};
+use std::sync::Arc;
 
-pub fn built<T: Float>(name: &str) -> Box<dyn Rule<T>> {
-    rule_by_name(name, &RuleConfig::default()).expect("the name exists")
-}
+pub const PLAIN: [&str; 4] = ["allreduce-sgd", "dsgd-atc", "dsgd-awc", "dsgd-cta"];
 
-pub fn ring(n: usize) -> impl Fn(u64, usize, usize) -> f64 + Send + Sync + 'static {
-    move |_t, i, j| match (n, (i + n - j) % n) {
-        (2, _) => 0.5,
-        (_, 1) => 1.0 / 3.0,
-        (n, back) if back == n - 1 => 1.0 / 3.0,
-        _ => 0.0,
+/// Rules that average over everybody only, or now and then: the graph is not asked for.
+pub const GLOBAL: [&str; 10] = [
+    "allreduce-sgd",
+    "allreduce-msgd",
+    "allreduce-adamw",
+    "local-sgd",
+    "gossip-pga",
+    "slowmo",
+    "bmuf",
+    "diloco",
+    "streaming-diloco",
+    "one-bit-adam",
+];
+
+/// Settings with which everything that a rule does happens within a few steps.
+pub fn config(name: &str) -> RuleConfig {
+    let rare = matches!(
+        name,
+        "local-sgd" | "slowmo" | "bmuf" | "diloco" | "streaming-diloco" | "noloco"
+    );
+    RuleConfig {
+        period: rare.then_some(4),
+        fragments: 2,
+        delay: 1,
+        global_period: 3,
+        warm_up: 2,
+        lookahead_steps: 3,
+        compressor: Compressor::TopK { ratio: 0.5 },
+        ..RuleConfig::default()
     }
 }
 
+pub fn built<T: Float>(name: &str) -> Box<dyn Rule<T>> {
+    rule_by_name(name, &config(name)).expect("the name exists")
+}
+
+/// A graph on which the rule is right.
+pub fn graph(name: &str, ranks: usize) -> Arc<dyn Topology> {
+    let kind = if name == "relaysgd" { "chain" } else { "ring" };
+    Arc::new(Graph::by_name(kind, ranks).expect("there is one"))
+}
+
+pub fn ring(n: usize) -> impl Fn(u64, usize, usize) -> f64 + Send + Sync + 'static {
+    let ring = Graph::by_name("ring", n).expect("there is one");
+    move |t, i, j| ring.weight(t, i, j)
+}
+
 pub fn world<T: Float>(name: &str, ranks: usize, n: usize) -> Vec<Decentralised<T>> {
-    DenseMixer::world(ranks, ring(ranks))
+    DenseMixer::of(graph(name, ranks))
         .into_iter()
         .map(|mixer| Decentralised::new(built(name), Box::new(mixer), n))
         .collect()
@@ -30,18 +71,5 @@ pub fn step<T: Float>(
     x: &mut [Vec<T>],
     gradient: impl Fn(usize, &[T]) -> Vec<T>,
 ) {
-    let mut g = vec![Vec::new(); x.len()];
-    for at in [At::BeforeForward, At::AfterGradient] {
-        if at == At::AfterGradient {
-            g = x.iter().enumerate().map(|(r, x)| gradient(r, x)).collect();
-        }
-        for (r, rank) in ranks.iter_mut().enumerate() {
-            rank.begin(at, lr, &mut x[r], &g[r]).expect("begins");
-        }
-        for (r, rank) in ranks.iter_mut().enumerate() {
-            rank.end(at, &mut x[r], &g[r]).expect("ends");
-        }
-    }
+    lockstep(ranks, lr, x, |r, x, g| g.copy_from_slice(&gradient(r, x))).expect("steps");
 }
-
-pub const PLAIN: [&str; 4] = ["allreduce-sgd", "dsgd-atc", "dsgd-awc", "dsgd-cta"];

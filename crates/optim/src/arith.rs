@@ -1,0 +1,29 @@
+//! Small things that every rule does with its vectors.
+
+use gaggle_core::Float;
+
+/// `n` zeros.
+pub(crate) fn zeros<T: Float>(n: usize) -> Vec<T> {
+    vec![T::from_f64(0.0); n]
+}
+
+/// out\[k\] ← f(k).
+#[inline]
+pub(crate) fn fill<T: Float>(out: &mut [T], mut f: impl FnMut(usize) -> f64) {
+    for (k, out) in out.iter_mut().enumerate() {
+        *out = T::from_f64(f(k));
+    }
+}
+
+/// v\[k\] ← f(k, v\[k\]).
+#[inline]
+pub(crate) fn update<T: Float>(v: &mut [T], mut f: impl FnMut(usize, f64) -> f64) {
+    for (k, v) in v.iter_mut().enumerate() {
+        *v = T::from_f64(f(k, v.to_f64()));
+    }
+}
+
+/// ‖v‖₂.
+pub(crate) fn norm<T: Float>(v: &[T]) -> f64 {
+    v.iter().map(|x| x.to_f64().powi(2)).sum::<f64>().sqrt()
+}

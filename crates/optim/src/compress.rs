@@ -1,0 +1,262 @@
+//! Compressors: what is left of a vector when little is to be sent.
+
+use crate::config::{ConfigError, in_range};
+use gaggle_core::{Cx, Float, Place};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A map from a vector to one that can be told in fewer bits. Each takes the whole vector at once.
+///
+/// Values keep their places, and what is dropped is 0: the messages here are as long as before, and a codec or a link may make use of the zeros and the few different values.
+/// Randomness comes from (seed, rank, step): a run repeats bit for bit, also after loading.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Compressor {
+    /// All of it.
+    Identity,
+    /// The ⌈ratio·n⌉ largest by absolute value; of equal ones the first.
+    TopK {
+        /// Above 0, at most 1.
+        ratio: f64,
+    },
+    /// ⌈ratio·n⌉ at random places.
+    RandomK {
+        /// Above 0, at most 1.
+        ratio: f64,
+        /// Scaled by n/k, so that the mean over draws is the vector.
+        unbiased: bool,
+        /// Of the generator.
+        seed: u64,
+    },
+    /// ‖v‖₁/n with each element's sign; the sign of 0 is +.
+    Sign,
+    /// sign(v)·‖v‖₂·ξ/s with ξ one of the two whole numbers next to s|v|/‖v‖₂, at random: QSGD.
+    Qsgd {
+        /// s: levels, at least 1.
+        levels: u32,
+        /// Divided by 1 + min(n/s², √n/s), for methods that need a contraction; otherwise unbiased.
+        contracting: bool,
+        /// Of the generator.
+        seed: u64,
+    },
+}
+
+impl Compressor {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        match *self {
+            Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {
+                let holds = ratio > 0.0 && ratio <= 1.0;
+                in_range("ratio", ratio, "above 0 and at most 1", holds)
+            }
+            Compressor::Qsgd { levels, .. } => {
+                in_range("levels", levels.into(), "at least 1", levels >= 1)
+            }
+            Compressor::Identity | Compressor::Sign => Ok(()),
+        }
+    }
+
+    /// v ← C(v). `scratch` is memory for its own use, kept from call to call.
+    pub fn apply<T: Float>(&self, cx: &Cx, place: Place, v: &mut [T], scratch: &mut Vec<usize>) {
+        let n = v.len();
+        let count = |ratio: f64| ((ratio * n as f64).ceil() as usize).clamp(1, n.max(1));
+        match *self {
+            Compressor::Identity => {}
+            _ if n == 0 => {}
+            Compressor::TopK { ratio } => {
+                let k = count(ratio);
+                scratch.clear();
+                scratch.extend(0..n);
+                let size = |i: usize| v[i].to_f64().abs();
+                if k < n {
+                    scratch.select_nth_unstable_by(k, |a, b| {
+                        size(*b).total_cmp(&size(*a)).then(a.cmp(b))
+                    });
+                }
+                scratch[k..].iter().for_each(|i| v[*i] = T::from_f64(0.0));
+            }
+            Compressor::RandomK {
+                ratio,
+                unbiased,
+                seed,
+            } => {
+                let (k, mut rng) = (count(ratio), generator(seed, cx, place));
+                scratch.clear();
+                scratch.extend(0..n);
+                // The first k of a shuffle.
+                for i in 0..k {
+                    scratch.swap(i, rng.random_range(i..n));
+                }
+                scratch[k..].iter().for_each(|i| v[*i] = T::from_f64(0.0));
+                if unbiased {
+                    let scale = n as f64 / k as f64;
+                    for i in &scratch[..k] {
+                        v[*i] = T::from_f64(v[*i].to_f64() * scale);
+                    }
+                }
+            }
+            Compressor::Sign => {
+                let size = v.iter().map(|x| x.to_f64().abs()).sum::<f64>() / n as f64;
+                for x in v {
+                    let negative = x.to_f64() < 0.0;
+                    *x = T::from_f64(if negative { -size } else { size });
+                }
+            }
+            Compressor::Qsgd {
+                levels,
+                contracting,
+                seed,
+            } => {
+                let norm = crate::arith::norm(v);
+                if norm == 0.0 {
+                    return;
+                }
+                let (s, n) = (f64::from(levels), n as f64);
+                let shrink = match contracting {
+                    true => 1.0 + (n / (s * s)).min(n.sqrt() / s),
+                    false => 1.0,
+                };
+                let mut rng = generator(seed, cx, place);
+                for x in v {
+                    let level = s * x.to_f64().abs() / norm;
+                    let up = rng.random::<f64>() < level - level.floor();
+                    let xi = level.floor() + f64::from(u8::from(up));
+                    *x = T::from_f64(x.to_f64().signum() * norm * xi / (s * shrink));
+                }
+            }
+        }
+    }
+}
+
+fn generator(seed: u64, cx: &Cx, place: Place) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    let words = [seed, u64::from(place.rank.0), cx.step];
+    for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaggle_core::Rank;
+
+    const X: [f64; 4] = [3.0, -4.0, 0.0, 12.0];
+
+    fn place(rank: u32) -> Place {
+        Place {
+            rank: Rank(rank),
+            world: 8,
+        }
+    }
+
+    fn compressed(c: Compressor, step: u64) -> [f64; 4] {
+        let mut v = X;
+        c.apply(&Cx::at(step, 0.1), place(3), &mut v, &mut Vec::new());
+        v
+    }
+
+    #[test]
+    fn top_k_keeps_the_largest_and_of_equal_ones_the_first() {
+        let top = |ratio| Compressor::TopK { ratio };
+        assert_eq!(compressed(top(0.5), 0), [0.0, -4.0, 0.0, 12.0]);
+        assert_eq!(compressed(top(0.1), 0), [0.0, 0.0, 0.0, 12.0]);
+        assert_eq!(compressed(top(1.0), 0), X);
+        let mut ties = [1.0, -1.0, 1.0];
+        top(0.5).apply(&Cx::at(0, 0.1), place(0), &mut ties, &mut Vec::new());
+        assert_eq!(ties, [1.0, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn sign_keeps_the_mean_size() {
+        assert_eq!(compressed(Compressor::Sign, 0), [4.75, -4.75, 4.75, 4.75]);
+    }
+
+    /// s = 4, ‖x‖ = 13: levels floor to (0, 1, 0, 3), variance 4.875 in all; means within 4σ of 20000 draws.
+    #[test]
+    fn qsgd_is_unbiased_with_its_known_variance() {
+        let qsgd = |contracting| Compressor::Qsgd {
+            levels: 4,
+            contracting,
+            seed: 5,
+        };
+        let n = 20_000;
+        let (mut mean, mut square) = ([0.0; 4], 0.0);
+        for step in 0..n {
+            let q = compressed(qsgd(false), step);
+            for ((mean, q), x) in mean.iter_mut().zip(q).zip(X) {
+                *mean += q / n as f64;
+                square += (q - x).powi(2) / n as f64;
+                let level = 4.0 * q.abs() / 13.0;
+                assert!((level - level.round()).abs() < 1e-12);
+            }
+        }
+        let p = [0.923077, 0.230769, 0.0, 0.692308];
+        for ((mean, x), p) in mean.iter().zip(X).zip(p) {
+            let sigma = 13.0 / 4.0 * f64::sqrt(p * (1.0 - p) / n as f64);
+            assert!((mean - x).abs() <= 4.0 * sigma + 1e-12, "{mean} for {x}");
+        }
+        assert!((square - 4.875).abs() < 0.2, "{square}");
+        // min(4/16, 2/4) = 1/4.
+        let (plain, shrunk) = (compressed(qsgd(false), 7), compressed(qsgd(true), 7));
+        for (a, b) in plain.iter().zip(shrunk) {
+            assert!((a / 1.25 - b).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn random_k_keeps_k_and_scales_when_asked() {
+        let random = |unbiased| Compressor::RandomK {
+            ratio: 0.5,
+            unbiased,
+            seed: 9,
+        };
+        let n = 20_000;
+        let mut mean = [0.0; 4];
+        for step in 0..n {
+            let q = compressed(random(true), step);
+            assert!(q.iter().filter(|v| **v != 0.0).count() <= 2);
+            for (mean, q) in mean.iter_mut().zip(q) {
+                *mean += q / n as f64;
+            }
+            let plain = compressed(random(false), step);
+            assert!(plain.iter().zip(X).all(|(q, x)| *q == 0.0 || *q == x));
+        }
+        for (mean, x) in mean.iter().zip(X) {
+            // Each is 0 or 2x, half of the time.
+            let sigma = x.abs() / f64::sqrt(n as f64);
+            assert!((mean - x).abs() <= 4.0 * sigma, "{mean} for {x}");
+        }
+    }
+
+    #[test]
+    fn draws_belong_to_seed_rank_and_step() {
+        let c = Compressor::RandomK {
+            ratio: 0.25,
+            unbiased: false,
+            seed: 1,
+        };
+        let draw = |rank: u32, step: u64| {
+            let mut v: Vec<f64> = (1..=64).map(f64::from).collect();
+            c.apply(&Cx::at(step, 0.1), place(rank), &mut v, &mut Vec::new());
+            v
+        };
+        assert_eq!(draw(1, 2), draw(1, 2));
+        assert_ne!(draw(1, 2), draw(2, 2));
+        assert_ne!(draw(1, 2), draw(1, 3));
+    }
+
+    #[test]
+    fn nothing_is_left_of_nothing() {
+        for c in [
+            Compressor::Identity,
+            Compressor::TopK { ratio: 0.5 },
+            Compressor::Sign,
+        ] {
+            c.apply::<f64>(&Cx::at(0, 0.1), place(0), &mut [], &mut Vec::new());
+            let mut zeros = [0.0_f64; 3];
+            c.apply(&Cx::at(0, 0.1), place(0), &mut zeros, &mut Vec::new());
+            assert_eq!(zeros, [0.0; 3]);
+        }
+    }
+}

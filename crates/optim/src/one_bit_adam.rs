@@ -1,0 +1,142 @@
+//! 1-bit Adam: after a warm-up the signs of the momentum are sent, and what they leave out is sent later.
+
+use crate::{
+    AdamWConfig, Compressor,
+    arith::{fill, update, zeros},
+    config::{ConfigError, below_one, carries, not_negative, positive},
+    stability::check_lr,
+};
+use gaggle_core::{
+    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability,
+    Unstable,
+};
+
+/// Settings of [`OneBitAdam`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OneBitAdamConfig {
+    /// β₁, β₂, ε; decay is decoupled.
+    pub adam: AdamWConfig,
+    /// T_w: steps of plain Adam on the mean gradient, after which v stays.
+    pub warm_up: u64,
+    /// What is on the wire.
+    pub codec: Codec,
+}
+
+/// T_w steps of Adam on the mean gradient, without bias correction; then v is frozen, and each rank sends q = C(β₁m + (1 − β₁)g + e), C the signs with their mean size, and keeps what is left out as e. Everybody compresses the mean again, m = C(mean q + e_s) with e_s kept, as a server would: x ← x − γm/(√v + ε).
+///
+/// One message per step, of n values of two kinds after the warm-up; state m, v, e and e_s, 4n elements. All ranks hold the same m, v, e_s and x.
+/// Source: Tang et al. 2021, "1-bit Adam", Algorithm 1, re-read from summaries.
+pub struct OneBitAdam<T> {
+    config: OneBitAdamConfig,
+    place: Place,
+    m: Vec<T>,
+    v: Vec<T>,
+    left: Vec<T>,
+    server_left: Vec<T>,
+    scratch: Vec<usize>,
+}
+
+impl<T: Float> OneBitAdam<T> {
+    /// The rule with these settings.
+    ///
+    /// # Errors
+    /// A setting out of its range, by name, or a codec that does not carry `T`.
+    pub fn new(config: OneBitAdamConfig) -> Result<Self, ConfigError> {
+        let AdamWConfig {
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+        } = config.adam;
+        below_one("beta1", beta1)?;
+        below_one("beta2", beta2)?;
+        positive("eps", eps)?;
+        not_negative("weight_decay", weight_decay)?;
+        carries::<T>(config.codec)?;
+        Ok(OneBitAdam {
+            config,
+            place: Place {
+                rank: Rank(0),
+                world: 1,
+            },
+            m: Vec::new(),
+            v: Vec::new(),
+            left: Vec::new(),
+            server_left: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    fn warms_up(&self, cx: &Cx) -> bool {
+        cx.step < self.config.warm_up
+    }
+}
+
+impl<T: Float> Rule<T> for OneBitAdam<T> {
+    fn name(&self) -> &str {
+        "one-bit-adam"
+    }
+    fn init(&mut self, n: usize, place: Place) {
+        self.place = place;
+        (self.m, self.v) = (zeros(n), zeros(n));
+        (self.left, self.server_left) = (zeros(n), zeros(n));
+    }
+    fn whole(&self) -> bool {
+        true
+    }
+    fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
+        list.push(Exchange::everyone(cx).coded(self.config.codec));
+    }
+    fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
+        if self.warms_up(cx) {
+            out.copy_from_slice(local.g);
+            return;
+        }
+        let beta1 = self.config.adam.beta1;
+        let (m, left) = (&self.m[local.at.clone()], &mut self.left[local.at]);
+        update(left, |k, e| {
+            beta1 * m[k].to_f64() + (1.0 - beta1) * local.g[k].to_f64() + e
+        });
+        out.copy_from_slice(left);
+        Compressor::Sign.apply(cx, self.place, out, &mut self.scratch);
+        update(left, |k, c| c - out[k].to_f64());
+    }
+    fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]) {
+        let (At::AfterGradient, Some(mean)) = (at, means.first()) else {
+            return;
+        };
+        let warms_up = self.warms_up(cx);
+        let AdamWConfig {
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+        } = self.config.adam;
+        let at = local.at;
+        let (m, v) = (&mut self.m[at.clone()], &mut self.v[at.clone()]);
+        if warms_up {
+            let g = |k: usize| mean.values[k].to_f64();
+            update(m, |k, m| beta1 * m + (1.0 - beta1) * g(k));
+            update(v, |k, v| beta2 * v + (1.0 - beta2) * g(k) * g(k));
+        } else {
+            let left = &mut self.server_left[at];
+            update(left, |k, e| mean.values[k].to_f64() + e);
+            fill(m, |k| left[k].to_f64());
+            Compressor::Sign.apply(cx, self.place, m, &mut self.scratch);
+            update(left, |k, s| s - m[k].to_f64());
+        }
+        update(local.x, |k, x| {
+            let step = m[k].to_f64() / (v[k].to_f64().sqrt() + eps);
+            x - cx.lr * (step + weight_decay * x)
+        });
+    }
+    fn check(&self, _facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+        check_lr(lr)
+    }
+    fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
+        visit("momentum", &mut self.m);
+        visit("mean of squares", &mut self.v);
+        visit("left out", &mut self.left);
+        visit("left out by all", &mut self.server_left);
+    }
+}

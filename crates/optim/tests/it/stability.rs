@@ -1,0 +1,305 @@
+//! What construction refuses, against known limits and against what happens.
+
+use crate::worlds::config;
+use gaggle_core::{MixingFacts, Stability, Topology};
+use gaggle_optim::{
+    Decentralised, RuleConfig, rule_by_name,
+    testing::{DenseMixer, lockstep},
+};
+use gaggle_topology::{CATALOGUE, by_name, facts};
+use std::sync::Arc;
+
+fn measured(topology: &str, n: usize) -> MixingFacts {
+    facts(&*by_name(topology, n).expect("there is one"))
+}
+
+/// `None`: marginal.
+fn is_stable(rule: &str, settings: RuleConfig, facts: &MixingFacts) -> Option<bool> {
+    let rule = rule_by_name::<f64>(rule, &settings).expect("the settings are in range");
+    match rule.check(facts, 0.01) {
+        Ok(Stability::Stable) => Some(true),
+        Ok(Stability::Marginal(_)) => None,
+        Ok(other) => panic!("{other:?}"),
+        Err(e) => {
+            let e = e.to_string();
+            assert!(e.starts_with("unstable: "), "{e}");
+            Some(false)
+        }
+    }
+}
+
+/// Spectral radii of z² − 2λz + λ over the consensus modes, from the numpy implementation: below 1, at 1, above.
+#[test]
+fn d2_and_exact_diffusion_are_refused_where_their_roots_leave_the_circle() {
+    let plain = RuleConfig::default();
+    let d2 = |topology: &str, n: usize| is_stable("d2", plain, &measured(topology, n));
+    for (topology, n, want) in [
+        ("ring", 4, None),
+        ("ring", 5, Some(true)),
+        ("ring", 6, None),
+        ("ring", 7, Some(true)),
+        ("ring", 8, None),
+        ("ring", 12, None),
+        ("mesh", 4, None),
+        ("mesh", 8, Some(false)),
+        ("mesh", 16, Some(false)),
+        ("torus", 16, Some(false)),
+        ("hypercube", 8, Some(false)),
+        ("static-exp", 8, Some(false)),
+        ("static-exp", 16, Some(false)),
+        ("static-exp", 32, Some(false)),
+        ("one-peer-exp", 8, Some(false)),
+        ("star", 8, Some(true)),
+        ("star", 25, Some(true)),
+        ("uni-ring", 8, Some(false)),
+    ] {
+        assert_eq!(d2(topology, n), want, "d2 on {topology} of {n}");
+    }
+    for rule in ["exact-diffusion", "edm"] {
+        let exact = |topology: &str, n: usize| is_stable(rule, plain, &measured(topology, n));
+        for (topology, n, want) in [
+            ("ring", 8, true),
+            ("mesh", 16, true),
+            ("torus", 16, true),
+            ("static-exp", 4, true),
+            ("static-exp", 8, true),
+            ("static-exp", 12, true),
+            ("static-exp", 16, false),
+            ("static-exp", 25, false),
+            ("static-exp", 32, false),
+            ("static-exp", 64, false),
+            ("one-peer-exp", 8, true),
+            ("uni-ring", 8, false),
+            ("uni-ring", 32, false),
+        ] {
+            assert_eq!(
+                exact(topology, n),
+                Some(want),
+                "{rule} on {topology} of {n}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_refusal_says_which_limit_and_what_instead() {
+    let rule = rule_by_name::<f64>("d2", &RuleConfig::default()).unwrap();
+    let e = rule.check(&measured("torus", 16), 0.1).unwrap_err();
+    assert!(e.limit.contains("grows by a factor of 1.57979"), "{e}");
+    assert!(
+        e.limit
+            .contains("smallest eigenvalue of the weights is -0.6"),
+        "{e}"
+    );
+    assert!(
+        e.instead.contains("gt-atc") && e.instead.contains("−1/3"),
+        "{e}"
+    );
+    // By the driver: refused, and built by those who insist.
+    let mixer = |n| DenseMixer::<f64>::of(Arc::from(by_name("torus", n).unwrap())).remove(0);
+    let refused = Decentralised::stable(rule, Box::new(mixer(16)), 1, &measured("torus", 16), 0.1);
+    assert!(refused.is_err());
+    let again = rule_by_name("d2", &RuleConfig::default()).unwrap();
+    assert_eq!(Decentralised::new(again, Box::new(mixer(16)), 1).steps(), 0);
+    let sound = rule_by_name("edm", &RuleConfig::default()).unwrap();
+    let built = Decentralised::stable(sound, Box::new(mixer(16)), 1, &measured("torus", 16), 0.1);
+    assert_eq!(built.map(|(_, s)| s).ok(), Some(Stability::Stable));
+    // At the limit it is said, not refused.
+    let d2 = rule_by_name::<f64>("d2", &RuleConfig::default()).unwrap();
+    let marginal = d2.check(&measured("ring", 8), 0.1).unwrap();
+    let Stability::Marginal(why) = marginal else {
+        panic!("{marginal:?}");
+    };
+    assert!(
+        why.contains("does not shrink") && why.contains("-0.333333"),
+        "{why}"
+    );
+    // Where nobody can tell, that is said.
+    let unknown = MixingFacts {
+        modes: gaggle_core::Modes::Unknown,
+        ..measured("star", 8)
+    };
+    let unchecked = d2.check(&unknown, 0.1).unwrap();
+    assert!(matches!(unchecked, Stability::Unchecked(_)));
+}
+
+/// The largest β in hundredths, from the numpy implementation.
+#[test]
+fn decentlam_is_held_to_its_momentum_on_directed_graphs() {
+    for (n, largest) in [(4, 63), (8, 51), (16, 49), (32, 51), (64, 52)] {
+        let facts = measured("static-exp", n);
+        let stable = |hundredths: u32| {
+            let settings = RuleConfig {
+                momentum: f64::from(hundredths) / 100.0,
+                ..RuleConfig::default()
+            };
+            is_stable("decentlam", settings, &facts) == Some(true)
+        };
+        assert!(stable(largest) && !stable(largest + 1), "{n} ranks");
+    }
+    for topology in ["ring", "mesh", "torus", "star"] {
+        let near_one = RuleConfig {
+            momentum: 0.99,
+            ..RuleConfig::default()
+        };
+        let facts = measured(topology, 16);
+        assert_eq!(
+            is_stable("decentlam", near_one, &facts),
+            Some(true),
+            "{topology}"
+        );
+    }
+}
+
+/// The largest γ in hundredths over random pairs of 4, 8 and 64 ranks, from the numpy implementation.
+#[test]
+fn noloco_is_held_to_its_gamma_over_random_pairs() {
+    for (alpha, limits) in [
+        (0.5, [179, 161, 151]),
+        (0.3, [202, 190, 182]),
+        (0.9, [54, 43, 38]),
+    ] {
+        for (n, limit) in [4, 8, 64].into_iter().zip(limits) {
+            let facts = measured("random-matching", n);
+            let stable = |hundredths: u32| {
+                let settings = RuleConfig {
+                    alpha: Some(alpha),
+                    gamma: f64::from(hundredths) / 100.0,
+                    ..RuleConfig::default()
+                };
+                is_stable("noloco", settings, &facts) == Some(true)
+            };
+            let (below, above) = (stable(limit - 1), stable(limit + 1));
+            assert!(below && !above, "alpha {alpha}, {n} ranks");
+        }
+    }
+    let default = |alpha| RuleConfig {
+        alpha: Some(alpha),
+        ..RuleConfig::default()
+    };
+    let facts = measured("random-matching", 8);
+    assert_eq!(is_stable("noloco", default(0.9), &facts), Some(false));
+    assert_eq!(is_stable("noloco", default(0.5), &facts), Some(true));
+}
+
+/// log of how much larger everybody's disagreement is after `steps` steps without gradients.
+fn growth(rule: &str, settings: &RuleConfig, topology: Arc<dyn Topology>, steps: u64) -> f64 {
+    let n = topology.world();
+    let mut ranks: Vec<_> = DenseMixer::of(topology)
+        .into_iter()
+        .map(|mixer| {
+            let rule = rule_by_name(rule, settings).expect("the settings are in range");
+            Decentralised::<f64>::new(rule, Box::new(mixer), 1)
+        })
+        .collect();
+    let mut x: Vec<Vec<f64>> = (0..n).map(|i| vec![(1.3 * i as f64).sin()]).collect();
+    let size = |x: &[Vec<f64>]| {
+        let mean = x.iter().map(|x| x[0]).sum::<f64>() / n as f64;
+        x.iter().map(|x| (x[0] - mean).abs()).fold(0.0, f64::max)
+    };
+    let before = size(&x);
+    for _ in 0..steps {
+        lockstep(&mut ranks, 0.01, &mut x, |_, _, g| g.fill(0.0)).expect("steps");
+        if size(&x) > 1e100 {
+            break;
+        }
+    }
+    (size(&x) / before).ln()
+}
+
+/// On graphs that no table has: what is refused grows, what is not dies out.
+#[test]
+fn checks_say_what_happens_on_any_graph() {
+    let (mut n_refused, mut n_passed) = (0, 0);
+    for (rule, n) in [
+        ("d2", 6),
+        ("d2", 11),
+        ("exact-diffusion", 9),
+        ("exact-diffusion", 14),
+        ("extra", 7),
+        ("extra", 20),
+        ("decentlam", 5),
+        ("decentlam", 10),
+        ("qg-dmsgd", 6),
+        ("qg-dmsgd-n", 13),
+        ("dmsgd-yu", 9),
+    ] {
+        for entry in CATALOGUE {
+            let Ok(topology) = by_name(entry.name, n) else {
+                continue;
+            };
+            let facts = facts(&*topology);
+            if !facts.connected {
+                continue;
+            }
+            let settings = config(rule);
+            let checked = rule_by_name::<f64>(rule, &settings)
+                .expect("in range")
+                .check(&facts, 0.01);
+            let name = format!("{rule} on {} of {n}", entry.name);
+            // Momentum dies out by a tenth in a step, and the slowest graphs by little.
+            let grown = growth(rule, &settings, Arc::from(topology), 3000);
+            match checked {
+                Ok(Stability::Stable) => {
+                    assert!(grown < -1.0, "{name}: e^{grown}");
+                    n_passed += 1;
+                }
+                Ok(Stability::Marginal(_)) => assert!(grown < 30.0, "{name}: e^{grown}"),
+                // The first rounds of one that never repeats may say too little.
+                Ok(Stability::Unchecked(_)) if !facts.repeats => {}
+                Ok(other) => panic!("{name}: {other:?}"),
+                Err(e) => {
+                    assert!(grown > 1.0, "{name}: e^{grown}, refused: {e}");
+                    n_refused += 1;
+                }
+            }
+        }
+    }
+    assert!(n_refused > 20 && n_passed > 60, "{n_refused}, {n_passed}");
+}
+
+/// Push-sum is what remains on weights that are not doubly stochastic.
+#[test]
+fn rows_that_do_not_sum_to_one_are_for_push_sum() {
+    let push = facts(&gaggle_optim::vectors::Graph::by_name("push", 8).unwrap());
+    let pull = facts(&gaggle_optim::vectors::Graph::by_name("pull", 8).unwrap());
+    let check = |rule: &str, facts: &MixingFacts| {
+        let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+        rule.check(facts, 0.1)
+    };
+    for rule in ["sgp", "push-diging"] {
+        assert_eq!(check(rule, &push).unwrap(), Stability::Stable);
+        let e = check(rule, &pull).unwrap_err();
+        assert!(e.instead.contains("out-degree"), "{e}");
+    }
+    assert!(check("dsgd-atc", &push).is_err());
+    let e = check("dsgd-atc", &pull).unwrap_err();
+    assert!(
+        e.limit.contains("drifts") && e.instead.contains("sgp"),
+        "{e}"
+    );
+}
+
+#[test]
+fn relaysgd_wants_a_tree() {
+    let stable = |topology: &str, n: usize| {
+        let rule = rule_by_name::<f64>("relaysgd", &RuleConfig::default()).unwrap();
+        rule.check(&measured(topology, n), 0.1).is_ok()
+    };
+    for n in [1, 2, 3, 5, 7, 8] {
+        assert!(stable("chain", n) && stable("binary-tree", n), "{n}");
+        assert!(stable("star", n), "{n}");
+        assert_eq!(stable("ring", n), n <= 2, "{n}");
+    }
+    assert!(!stable("one-peer-exp", 4));
+}
+
+#[test]
+fn choco_wants_the_same_neighbours_in_every_round() {
+    let rule = rule_by_name::<f64>("choco", &RuleConfig::default()).unwrap();
+    rule.check(&measured("static-exp", 8), 0.1).unwrap();
+    for topology in ["one-peer-exp", "random-matching"] {
+        let e = rule.check(&measured(topology, 8), 0.1).unwrap_err();
+        assert!(e.to_string().contains("other neighbours"), "{e}");
+    }
+}
