@@ -1,7 +1,56 @@
 //! How much memory this process may still take: what the machine has, and what its control group lets it have.
+//!
+//! Asking costs several reads of files that the system computes each time, so one answer serves many small blocks: a 64th of what was there, for a tenth of a second. Whatever is larger is asked for anew.
 
 use crate::cgroup;
-use std::fs;
+use parking_lot::Mutex;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// What one answer of the system allows is one in so many parts of it.
+const SHARE: u64 = 64;
+/// For so long.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// What may be taken on the strength of the last answer.
+#[derive(Debug)]
+struct Allowance {
+    asked: Option<Instant>,
+    left: u64,
+}
+
+/// Of this process: the system's figures are the same for all of its heaps.
+static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance {
+    asked: None,
+    left: 0,
+});
+
+/// Whether so many bytes may be taken.
+///
+/// # Errors
+/// How much there is, where that is not enough: an eighth of it is left alone.
+pub(super) fn allow(bytes: u64) -> Result<(), u64> {
+    ALLOWANCE.lock().allow(bytes, Instant::now(), available)
+}
+
+impl Allowance {
+    fn allow(&mut self, bytes: u64, now: Instant, ask: impl FnOnce() -> u64) -> Result<(), u64> {
+        let fresh = self.asked.is_some_and(|asked| now < asked + FRESH);
+        if fresh && bytes <= self.left {
+            self.left -= bytes;
+            return Ok(());
+        }
+        let most = ask();
+        self.asked = Some(now);
+        self.left = (most / SHARE).saturating_sub(bytes);
+        match bytes <= most - most / 8 {
+            true => Ok(()),
+            false => Err(most),
+        }
+    }
+}
 
 /// Bytes that the machine, and the control groups around this process, have at all.
 pub(super) fn total() -> u64 {
@@ -11,7 +60,7 @@ pub(super) fn total() -> u64 {
 }
 
 /// Bytes that may still be taken now.
-pub(super) fn available() -> u64 {
+fn available() -> u64 {
     let machine = meminfo("MemAvailable:").unwrap_or(u64::MAX);
     let groups = cgroup::limits().into_iter().map(|limit| limit.left());
     groups.fold(machine, u64::min)
@@ -31,5 +80,35 @@ mod tests {
     #[test]
     fn no_more_may_be_taken_than_there_is() {
         assert!(available() <= total());
+    }
+
+    #[test]
+    fn one_answer_serves_small_blocks_for_a_moment() {
+        let (mut allowance, start) = (
+            Allowance {
+                asked: None,
+                left: 0,
+            },
+            Instant::now(),
+        );
+        let mut asked = 0;
+        let mut allow = |bytes, after, there: u64| {
+            let allowed = allowance.allow(bytes, start + after, || {
+                asked += 1;
+                there
+            });
+            (allowed, asked)
+        };
+        let soon = FRESH / 2;
+        assert_eq!(allow(4, Duration::ZERO, 6400), (Ok(()), 1));
+        assert_eq!(allow(90, soon, 0), (Ok(()), 1));
+        // Not out of what the 64th has left, although there was more.
+        assert_eq!(allow(7, soon, 6400), (Ok(()), 2));
+        assert_eq!(allow(5600, soon, 6400), (Ok(()), 3));
+        // Nothing is left of an answer that was used up, or whose time is over.
+        assert_eq!(allow(1, soon, 0), (Err(0), 4));
+        assert_eq!(allow(1, soon, 6400), (Ok(()), 5));
+        assert_eq!(allow(1, soon + FRESH, 6400), (Ok(()), 6));
+        assert_eq!(allow(5601, soon, 6400), (Err(6400), 7));
     }
 }

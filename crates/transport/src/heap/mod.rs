@@ -72,9 +72,7 @@ impl SharedHeap {
     /// # Errors
     /// The system has no such files, or no room for their addresses.
     pub fn create() -> io::Result<Arc<SharedHeap>> {
-        // Far more than there is would only cost page tables.
-        let total = budget::total().clamp(64 << 20, 1 << 40);
-        SharedHeap::with_len(total)
+        SharedHeap::with_len(all_there_is())
     }
 
     /// With room for about `bytes`.
@@ -111,11 +109,11 @@ impl SharedHeap {
         if self.is_foreign() {
             return None;
         }
-        let most = budget::available();
-        if bytes as u64 > most - most / 8 {
-            tracing::warn!(bytes, available = most, "no registered memory of that size");
-            return None;
-        }
+        budget::allow(bytes as u64)
+            .inspect_err(|available| {
+                tracing::warn!(bytes, available, "no registered memory of that size");
+            })
+            .ok()?;
         let page = rustix::param::page_size();
         let reserve = Reserve::new(bytes.max(1).checked_next_multiple_of(page)?)
             .inspect_err(|e| tracing::warn!(bytes, %e, "no memory in reserve for a buffer"))
@@ -136,9 +134,7 @@ impl SharedHeap {
 
     /// Room that is never given back.
     fn reserve(&self, bytes: usize) -> Option<u64> {
-        if bytes as u64 > budget::available() / 2 {
-            return None;
-        }
+        budget::allow(bytes as u64).ok()?;
         self.room.lock().table.take(bytes as u64)
     }
 
@@ -372,6 +368,19 @@ impl SharedMemory for MappedHeaps {
             _ => Announced::NotYet,
         }
     }
+}
+
+/// Bytes of a heap of which nothing else is said. Far more than there is would only cost page tables.
+fn all_there_is() -> u64 {
+    budget::total().clamp(64 << 20, 1 << 40)
+}
+
+/// As [`heaps`], each as large as [`SharedHeap::create`] makes one.
+///
+/// # Errors
+/// As [`heaps`].
+pub fn heaps_of_threads(n: u32) -> io::Result<Vec<MappedHeaps>> {
+    heaps(n, all_there_is())
 }
 
 /// Heaps of `n` ranks that are threads of this process, each mapped by every other at an address of its own: as processes have them.
