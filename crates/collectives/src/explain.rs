@@ -313,6 +313,7 @@ impl fmt::Display for Action {
                 Weight(" unless zero is ", *unless_zero)
             ),
             Action::Mix {
+                dst,
                 own,
                 operands,
                 form,
@@ -322,7 +323,11 @@ impl fmt::Display for Action {
                     Form::Delta => "delta",
                     Form::Sum => "sum",
                 };
-                write!(f, "mix {own} in {form} form with")?;
+                write!(f, "mix {dst}")?;
+                if own != dst {
+                    write!(f, " of {own}")?;
+                }
+                write!(f, " in {form} form with")?;
                 if operands.is_empty() {
                     f.write_str(" nothing")?;
                 }

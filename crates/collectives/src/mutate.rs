@@ -234,7 +234,9 @@ pub(crate) fn spans(action: &mut Action) -> Vec<&mut Span> {
             let operands = operands.iter_mut().map(|o| &mut o.span);
             std::iter::once(dst).chain(operands).collect()
         }
-        Action::Mix { own, operands, .. } => std::iter::once(own).chain(operands).collect(),
+        Action::Mix {
+            dst, own, operands, ..
+        } => [dst, own].into_iter().chain(operands).collect(),
     }
 }
 

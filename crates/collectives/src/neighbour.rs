@@ -2,6 +2,7 @@
 //!
 //! Every slice of the own value goes to each out-neighbour; those of the in-neighbours are received beside it; the average replaces a slice when its receives and, in place, its sends are over.
 //! What comes waits in room for a few slices, which the next ones use again: it is averaged while it is in the cache.
+//! Out of place an average waits for its receives alone, so that an engine may leave what comes where its sender has it, and read it there.
 //!
 //! An all-gather among neighbours is the same exchange without the average, from the input into the parts of the output.
 //!
@@ -37,7 +38,7 @@ pub(crate) fn plan_mix(req: &Request, with: &Neighbours<'_>) -> Result<Plan, Pla
         n_slices.min(WINDOW)
     };
     let longest = req.len.div_ceil(u64::from(n_slices));
-    let n_ops = with.to.len() as u64 + with.from.len() as u64 + 1 + u64::from(req.out_of_place);
+    let n_ops = with.to.len() as u64 + with.from.len() as u64 + 1;
     let too_many = || PlanError::BadNumber {
         field: "slice",
         got: req.slice,
@@ -98,6 +99,7 @@ pub(crate) fn exchange(b: &mut Build<'_>, with: &Exchange, own: &Value, dst: Spa
     for part in b.cut(dst) {
         let at = (part.at - dst.at, part.len);
         b.push(Action::Mix {
+            dst: part,
             own: part,
             operands: incoming.iter().map(|&i| sub(i, at)).collect(),
             form: with.form,
@@ -165,7 +167,7 @@ pub(crate) fn check_neighbours(
 /// Slices that are under way at once: so many that links are busy, so few that what comes is averaged while it is in the cache.
 const WINDOW: u32 = 4;
 
-/// Of each slice in turn: its sends, its receives, out of place the copy of the own value, its average.
+/// Of each slice in turn: its sends, its receives, its average.
 #[derive(Debug)]
 struct Mix {
     from: Vec<Rank>,
@@ -208,10 +210,10 @@ impl Steps for Mix {
         let (n_to, n_from) = (self.to.len() as u32, self.from.len() as u32);
         let first = slice * self.n_ops;
         let (lo, hi) = share(self.len, self.n_slices, slice);
-        let own = Span::user(lo, hi - lo);
+        let dst = Span::user(lo, hi - lo);
         let given = match self.out_of_place {
             true => Span::input(lo, hi - lo),
-            false => own,
+            false => dst,
         };
         let (action, after) = if op < n_to {
             let action = Action::Send {
@@ -239,16 +241,10 @@ impl Steps for Mix {
             let averaged = slice.checked_sub(self.room);
             let after = averaged.map(|s| (s + 1) * self.n_ops - 1);
             (action, after.into_iter().collect())
-        } else if op + 1 < self.n_ops {
-            let copy = Action::Copy {
-                src: given,
-                dst: own,
-                unless_zero: None,
-            };
-            (copy, smallvec![])
         } else {
             let action = Action::Mix {
-                own,
+                dst,
+                own: given,
                 operands: (0..self.from.len())
                     .map(|i| self.incoming(i, slice))
                     .collect(),

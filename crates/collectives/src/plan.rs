@@ -192,7 +192,9 @@ pub enum Action {
     ///
     /// Delta form: own + Σ wᵢ(xᵢ − own′), where own′ is `own` as the codec decodes it; sum form: keep·own + Σ wᵢxᵢ.
     Mix {
-        /// Both where the result goes and this rank's own value.
+        /// Where the result goes.
+        dst: Span,
+        /// This rank's own value: where the result goes, or apart from it.
         own: Span,
         /// The in-neighbours' values, in the order of the round.
         operands: SmallVec<[Span; 4]>,

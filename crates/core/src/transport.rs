@@ -135,6 +135,12 @@ pub trait Inlet {
     fn peek(&mut self) -> &[u8];
     /// The first `n` bytes of `peek` are done with. What is not consumed when `incoming` returns is offered again later.
     fn consume(&mut self, n: usize);
+    /// Leaves a message of which nothing has been consumed where it lies, if that is memory of the sender's that both sides have mapped: the place in its heap, from which [`SharedMemory::window`] has all its bytes until the receiver has [taken](Transport::taken) it. It is not offered again. `None`: it cannot be left.
+    ///
+    /// What is read there counts only once the message is reported done, because the sender may have given it up meanwhile.
+    fn leave(&mut self) -> Option<u64> {
+        None
+    }
     /// Moves bytes to `out`, as many as there are and fit, and consumes them: as `peek` and `consume`, in one pass where the bytes are not at hand yet. Returns how many; fewer than `out` has where that is all of the piece, of which the rest is whole units.
     fn copy_to(&mut self, out: &mut [u8]) -> usize {
         let mut done = 0;
@@ -421,6 +427,10 @@ pub trait Transport: Send + Sync {
     fn wants_loans(&self) -> bool {
         false
     }
+    /// Whether it reads loans of any memory, because both ends are of one address space and a cancelled loan is read no more; else of memory that both sides have mapped alone, where a reader that is late reads when it comes.
+    fn reads_ordinary(&self) -> bool {
+        false
+    }
     /// Accepts a transfer. Never blocks, moves nothing.
     ///
     /// # Errors
@@ -430,6 +440,10 @@ pub trait Transport: Send + Sync {
     ///
     /// A send that has begun is finished on the wire as an aborted message, so that the link stays in step; the peer's receive is reported done with an error, or dropped where it was not posted. Unknown ids are ignored. Not callable from within a callback.
     fn cancel(&self, id: XferId);
+    /// All bytes of a message that was [left](Inlet::leave) where it lies have been read; `done` follows. Unknown ids are ignored.
+    fn taken(&self, id: XferId) {
+        let _ = id;
+    }
     /// Drops what has come early for `op`, and whatever of it is still to come. Called once an operation is over.
     fn forget(&self, op: OpId);
     /// Moves what can be moved, up to about `budget` bytes, and reports to `sink`. Returns the number of callbacks made; 0 means that there is nothing to do now. Never blocks.

@@ -1,7 +1,9 @@
 //! One operation in flight: which steps are over, what it waits for, and what its steps do to its memory.
 
 use crate::{
+    average::Left,
     completion::Completion,
+    copies::Copies,
     discover::Then,
     fused::Members,
     local::Local,
@@ -13,8 +15,8 @@ use crate::{
 };
 use gaggle_collectives::{Action, Arrive, Folding, Operand, Span, select::folding};
 use gaggle_core::{
-    Cause, Codec, DType, Descriptor, Divisor, Error, Form, GroupInfo, Inlet, Mode, OpId, OpKind,
-    Outlet, Rank, Reduce, UserReduction, Weight, XferId, descriptor::stable_hash,
+    Cause, Codec, DType, Descriptor, Divisor, Error, GroupInfo, Inlet, Mode, OpId, OpKind, Outlet,
+    Rank, Reduce, UserReduction, Weight, XferId, descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use gaggle_trace::Ticket;
@@ -85,6 +87,12 @@ pub(crate) struct OpState {
     arrived_weight: Vec<u64>,
     /// How far each receive has been decoded.
     decoding: Vec<kernels::Decoding>,
+    /// What has come and lies in its senders' memory.
+    pub(crate) left_there: Vec<Left>,
+    /// Steps that are not over, of which what waits for them knows all the same that it may run.
+    pub(crate) told: Vec<u32>,
+    /// What neighbours are lent in place of ordinary memory.
+    pub(crate) copies: Option<Copies>,
     /// Weight slots.
     slots: Vec<u64>,
     /// The function of a user's reduction.
@@ -194,6 +202,9 @@ impl OpState {
             xfers: vec![None; n],
             arrived_weight: vec![0; n],
             decoding: vec![kernels::Decoding::default(); n],
+            left_there: vec![],
+            told: vec![],
+            copies: None,
             slots,
             user: s.user,
             broken: None,
@@ -244,6 +255,8 @@ impl OpState {
         self.xfers.fill(None);
         self.arrived_weight.fill(0);
         self.decoding.fill(kernels::Decoding::default());
+        self.left_there.clear();
+        self.told.clear();
         self.broken = None;
         self.residual = None;
         self.slots.fill(0);
@@ -318,7 +331,7 @@ impl OpState {
     }
 
     /// Whether the elements of a span were to come from somebody who is missing.
-    fn is_missing(&self, span: Span) -> bool {
+    pub(crate) fn is_missing(&self, span: Span) -> bool {
         let mut steps = self.program.steps.iter();
         steps.any(|step| match step.action {
             Action::Recv { from, dst, .. } => dst == span && self.absent.contains(&from),
@@ -429,6 +442,11 @@ impl OpState {
         else {
             unreachable!("only sends are filled");
         };
+        if let Some(copies) = &self.copies
+            && copies.fill(step, at, out)
+        {
+            return;
+        }
         let wire = self.wire(step);
         let (unit, factor) = (u64::from(wire.unit), self.factor(scale));
         let from_type = self.memory.type_of(src.buf);
@@ -663,11 +681,12 @@ impl OpState {
                 }
             }
             Action::Mix {
+                dst,
                 own,
                 operands,
                 form,
                 codec,
-            } => self.average(*own, operands, *form, *codec),
+            } => self.average((*dst, *own), operands, *form, *codec),
             Action::Compensate {
                 span,
                 residual,
@@ -794,36 +813,6 @@ impl OpState {
         let dtype = self.memory.type_of(span.buf);
         let to = self.memory.bytes_mut(span);
         kernels::fold_with(dtype, Reduce::Mean, to, &[whole], how);
-    }
-
-    /// Who is missing is left out: in delta form its term, in sum form its value, whose (receiver's) weight goes to the own value.
-    fn average(&mut self, own: Span, operands: &[Span], form: Form, codec: Codec) {
-        self.touch(own);
-        let mut keep = self.mix.keep;
-        let mut gone = SmallVec::<[bool; 16]>::new();
-        if !self.absent.is_empty() {
-            for (span, weight) in operands.iter().zip(&self.mix.from) {
-                let missing = self.is_missing(*span);
-                gone.push(missing);
-                if missing && form == Form::Sum {
-                    keep += weight;
-                }
-            }
-        }
-        let dtype = self.memory.type_of(own.buf);
-        let (to, others) = self.memory.split(own);
-        let terms: SmallVec<[kernels::MixTerm<'_>; 16]> = operands
-            .iter()
-            .zip(&self.mix.from)
-            .enumerate()
-            .filter(|(i, _)| !gone.get(*i).copied().unwrap_or(false))
-            .map(|(_, (span, weight))| kernels::MixTerm {
-                bytes: others.get(*span).unwrap_or(&[]),
-                dtype: others.type_of(span.buf),
-                weight: *weight,
-            })
-            .collect();
-        kernels::mix(dtype, to, keep, &terms, form, codec);
     }
 
     /// Peers of the steps that are not over and that `peer` picks, as group ranks, ascending.

@@ -276,13 +276,13 @@ fn fault(plan: &Plan, idx: usize, step: &Step) -> Option<&'static str> {
         | Action::AwaitAll { .. }
         | Action::GroupFold { .. }
         | Action::GroupCopy { .. } => return Some("is the planner's alone"),
-        Action::Mix { own, operands, .. } => {
-            spans.push(*own);
+        Action::Mix {
+            dst, own, operands, ..
+        } => {
+            spans.extend([*dst, *own]);
             spans.extend(operands.iter().copied());
-            if operands
-                .iter()
-                .any(|o| o.len != own.len || o.overlaps(*own))
-            {
+            let fits = |o: &Span| o.len == dst.len && !o.overlaps(*dst);
+            if !operands.iter().all(fits) || (own != dst && !fits(own)) {
                 return Some("operands that do not fit");
             }
         }
@@ -316,6 +316,11 @@ pub(crate) struct Programs {
 const MAX_KNOWN: usize = 512;
 
 impl Programs {
+    /// Whether that has been planned before.
+    pub(crate) fn knows(&self, request: &Request) -> bool {
+        self.known.contains_key(request)
+    }
+
     pub(crate) fn find(&mut self, request: &Request) -> Result<Arc<Program>, PlanError> {
         if let Some(p) = self.known.get(request) {
             return Ok(Arc::clone(p));

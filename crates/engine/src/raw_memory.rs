@@ -7,7 +7,9 @@
 
 use crate::arguments::Shape;
 use gaggle_collectives::{Buf, Span};
-use gaggle_core::{Borrowed, Cause, DType, Error, Loan, Owned, Region, SharedMemory, Space};
+use gaggle_core::{
+    Borrowed, Cause, DType, Error, Loan, Owned, Region, SharedMemory, Space, WindowMut,
+};
 use std::ptr::NonNull;
 
 /// What an operation works on.
@@ -257,6 +259,12 @@ impl OpMemory {
         // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and lends only for plans of the planner's, which are proved to write no span while it is being sent.
         unsafe { Loan::new(at, len) }
     }
+}
+
+/// Lends a copy in this rank's heap to a transport.
+pub(crate) fn lend_window(window: WindowMut<'_>) -> Loan {
+    // SAFETY: the operation keeps the room that the window is of until every transfer has ended (done, or cancelled), and writes to it again only when all to whom it was lent have taken it.
+    unsafe { Loan::new(window.start(), window.len()) }
 }
 
 fn two_types(input: DType, output: DType) -> Error {

@@ -25,7 +25,7 @@ pub(crate) fn record(op: &OpState, step: u32) -> Record {
         Action::Weigh { span, .. } | Action::Divide { span, .. } | Action::Recode { span, .. } => {
             (None, *span)
         }
-        Action::Mix { own, .. } => (None, *own),
+        Action::Mix { dst, .. } => (None, *dst),
         Action::Compensate { span, .. } => (None, *span),
         Action::GroupFold { at, len, .. } => (None, Span::user(*at, *len)),
         Action::GroupCopy { from, dst, .. } => (Some(*from), *dst),

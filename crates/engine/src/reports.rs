@@ -72,21 +72,19 @@ impl Sink for LinkSink<'_> {
 
     fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
         let found = self.find(id);
-        let op = found.and_then(|(idx, step)| Some((self.state.ops[idx].as_deref_mut()?, step)));
-        match op {
-            Some((op, step)) => {
-                let whole = op.broken.is_none();
-                op.take(step, at, part);
-                let broken = op.broken.clone().filter(|_| whole);
-                let serial = op.serial;
-                if let (Some(error), Some((idx, _))) = (broken, found) {
-                    self.state.later.push_back(Later::Fail(idx, serial, error));
-                }
-            }
-            None => {
-                let n = part.peek().len();
-                part.consume(n);
-            }
+        let shared = self.state.shared.as_ref();
+        let op = found.and_then(|(idx, _)| self.state.ops[idx].as_deref_mut());
+        let (Some((idx, step)), Some(op)) = (found, op) else {
+            let n = part.peek().len();
+            return part.consume(n);
+        };
+        if at == 0 && op.leave(step, part, shared) {
+            return self.state.go_on_after(idx, step);
+        }
+        let (whole, serial) = (op.broken.is_none(), op.serial);
+        op.take(step, at, part);
+        if let Some(error) = op.broken.clone().filter(|_| whole) {
+            self.state.later.push_back(Later::Fail(idx, serial, error));
         }
     }
 

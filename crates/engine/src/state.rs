@@ -4,6 +4,7 @@
 
 use crate::{
     config::EngineConfig,
+    copies::{self, Copied, Copies},
     discover::data_id,
     feedback::Residuals,
     flight::Flight,
@@ -20,10 +21,11 @@ use crate::{
     trouble::Troubles,
     verdict::blame_of,
 };
-use gaggle_collectives::Action;
+use gaggle_collectives::{Action, Span};
 use gaggle_core::{
-    Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, MsgKey, OpId,
-    OpKind, Rank, Region, SharedMemory, Transfer, Transport, TransportError, UserReduction, XferId,
+    Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, Loan, MsgKey,
+    OpId, OpKind, Rank, Region, SharedMemory, Transfer, Transport, TransportError, UserReduction,
+    XferId,
 };
 use smallvec::SmallVec;
 use std::{
@@ -163,11 +165,11 @@ enum Lends {
 
 impl Lends {
     fn of(link: &dyn Transport, config: &EngineConfig) -> Lends {
-        match (link.wants_loans(), link.shared().is_some()) {
+        match (link.wants_loans(), link.reads_ordinary()) {
             (false, _) => Lends::Nothing,
-            (true, false) => Lends::All,
-            (true, true) if config.fusion && config.model().mapped => Lends::Strict,
-            (true, true) => Lends::Nothing,
+            (true, true) => Lends::All,
+            (true, false) if config.fusion && config.model().mapped => Lends::Strict,
+            (true, false) => Lends::Nothing,
         }
     }
 
@@ -345,6 +347,9 @@ impl State {
             _ => {
                 let cost = op.cost(step);
                 let computed = op.compute(step);
+                for (link, id) in op.read_there(step) {
+                    links[link as usize].taken(id);
+                }
                 if let Some(error) = op.broken.clone() {
                     self.later.push_back(Later::Fail(idx, serial, error));
                 } else if op.is_void() {
@@ -366,8 +371,9 @@ impl State {
         let tolerant = op.tolerant;
         let mut head = Head::room();
         let mut head_len = 0;
+        let mut first = false;
         if dir == Dir::Send {
-            let first = !std::mem::replace(&mut op.described[peer.idx()], true);
+            first = !std::mem::replace(&mut op.described[peer.idx()], true);
             let descriptor = first.then_some(op.descriptor);
             head_len = Head {
                 hash: op.hash,
@@ -381,16 +387,31 @@ impl State {
             op.descriptor.priority,
             op.lendable(step),
         );
-        let loan = loan
-            .filter(|_| dir == Dir::Send)
-            .map(|span| op.memory.lend(span));
+        let sent = loan.filter(|_| dir == Dir::Send);
+        let loan = sent.map(|span| op.memory.lend(span));
         let Some(link) = self.route[world.idx()] else {
             let error = Error::internal(format!("no transport reaches world {world}"));
             self.later.push_back(Later::Fail(idx, serial, error));
             return 0;
         };
         let transport = &links[link as usize];
-        let lends = self.lends[link as usize].to(tolerant);
+        let lends = self.lends[link as usize];
+        let mut loan = loan.filter(|_| program.proven && lends.to(tolerant));
+        let mut cost = 0;
+        if let (Some(span), Some(own), Lends::Strict) = (sent, loan, lends) {
+            match self.copied(idx, step, (span, own)) {
+                Copied::Lent(copy) => (loan, cost) = (Some(copy), wire.bytes),
+                Copied::Wait => {
+                    // Its head is written again.
+                    if let Some(op) = self.op(idx, serial).filter(|_| first) {
+                        op.described[peer.idx()] = false;
+                    }
+                    return 0;
+                }
+                Copied::Not => {}
+            }
+        }
+        let copied = cost > 0;
         let posted = transport.post(Transfer {
             dir,
             peer: world,
@@ -399,14 +420,21 @@ impl State {
             unit: wire.unit,
             priority,
             head: &head[..head_len],
-            loan: loan.filter(|_| program.proven && lends),
+            loan,
         });
         match posted {
             Ok(id) => {
                 if let Some(op) = self.op(idx, serial) {
                     op.phase[step as usize] = Phase::Posted;
                     op.xfers[step as usize] = Some((link, id));
+                    if copied {
+                        op.told.push(step);
+                    }
                     self.xfers.insert((link, id), (idx, step));
+                }
+                if copied {
+                    // What was copied may be replaced.
+                    self.go_on_after(idx, step);
                 }
             }
             Err(e) => {
@@ -417,7 +445,28 @@ impl State {
                 }
             }
         }
-        0
+        cost
+    }
+
+    /// What a neighbour is lent in place of ordinary memory.
+    fn copied(&mut self, idx: usize, step: u32, (span, loan): (Span, Loan)) -> Copied {
+        let (me, rooms) = (self.me, &self.locals.rooms);
+        let (Some(shared), Some(op)) = (&self.shared, self.ops[idx].as_deref_mut()) else {
+            return Copied::Not;
+        };
+        let averages = op.program.plan.kind == OpKind::Mix;
+        let bytes = loan.len() as u64;
+        if !averages || bytes < copies::LEAST || shared.place(loan.start(), loan.len()).is_some() {
+            return Copied::Not;
+        }
+        if op.copies.is_none() {
+            // Slices differ by one element at most.
+            op.copies = Copies::new(rooms, shared, me, bytes + 64);
+        }
+        match &mut op.copies {
+            Some(copies) => copies.lend(step, span, &op.memory),
+            None => Copied::Not,
+        }
     }
 
     pub(crate) fn overflow(&mut self, idx: usize, serial: u64) {
@@ -529,6 +578,26 @@ impl State {
             op.receives_left -= 1;
         }
         let over = op.left == 0;
+        let again = op.copies.as_mut().map(|copies| copies.over(step));
+        if !op.was_told(step) {
+            self.go_on_after(idx, step);
+        }
+        for step in again.into_iter().flatten() {
+            self.release(idx, step);
+        }
+        while let Some(step) = self.ops[idx].as_deref_mut().and_then(OpState::due_average) {
+            self.release(idx, step);
+        }
+        if over {
+            self.complete(idx);
+        }
+    }
+
+    /// What waits for a step may run, as far as that one is concerned.
+    pub(crate) fn go_on_after(&mut self, idx: usize, step: u32) {
+        let Some(program) = self.ops[idx].as_ref().map(|op| Arc::clone(&op.program)) else {
+            return;
+        };
         for next in program.successors(step) {
             if let Some(op) = self.ops[idx].as_deref_mut() {
                 op.waits[*next as usize] -= 1;
@@ -536,12 +605,6 @@ impl State {
                     self.release(idx, *next);
                 }
             }
-        }
-        while let Some(step) = self.ops[idx].as_deref_mut().and_then(OpState::due_average) {
-            self.release(idx, step);
-        }
-        if over {
-            self.complete(idx);
         }
     }
 
@@ -630,6 +693,7 @@ impl State {
             self.later.push_back(Later::Forget(op.id));
         }
         let mut op = op;
+        op.copies = None;
         op.clear_missing();
         op.finish();
         let mut done = Done::default();
@@ -717,6 +781,7 @@ impl State {
             links[*link as usize].cancel(*id);
             self.xfers.remove(&(*link, *id));
         }
+        op.copies = None;
         for link in links {
             link.forget(op.id);
         }

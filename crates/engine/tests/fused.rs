@@ -419,9 +419,13 @@ fn stay_where_they_are<T: Number>(world: u32, n: usize, fusion: bool) {
                 assert!(got == *want, "{memory:?}, {n} {}", T::DTYPE);
             }
         }
-        // In their heaps they are one frame each, through the rings several.
+        // In their heaps they are one frame each, through the rings several; averages are lent as copies.
         let long = n * size_of::<T>() > 200_000 && world > 1;
-        assert_eq!(2 * frames[1] < frames[0], long && fusion, "{frames:?}");
+        match (long, fusion) {
+            (true, true) => assert!(3 * frames[1] < 2 * frames[0], "{frames:?}"),
+            (_, false) => assert!(3 * frames[1] >= 2 * frames[0], "{frames:?}"),
+            _ => {}
+        }
     });
 }
 
@@ -433,14 +437,21 @@ fn messages_out_of_registered_memory_stay_where_they_are_and_bring_the_same() {
     stay_where_they_are::<f32>(2, 150_001, true);
     stay_where_they_are::<f32>(3, 150_001, true);
     stay_where_they_are::<f32>(3, 150_001, false);
+    // More slices than are copied at a time.
+    stay_where_they_are::<f32>(3, 700_001, true);
     stay_where_they_are::<f64>(2, 20_011, true);
     stay_where_they_are::<bf16>(3, 40_009, true);
     stay_where_they_are::<f16>(5, 20_001, true);
 }
 
-/// One of three stops as it reads a neighbour's memory; the others time out, fill their buffers with something else, and let it go on.
 #[test]
 fn who_reads_too_late_does_not_end_well_and_changes_nothing() {
+    read_too_late(true);
+    read_too_late(false);
+}
+
+/// One of three stops as it reads a neighbour's memory; the others time out, fill their buffers with something else, and let it go on.
+fn read_too_late(in_place: bool) {
     const N: usize = 50_000;
     let gate = Arc::new(Gate::default());
     gate.shut();
@@ -464,7 +475,13 @@ fn who_reads_too_late_does_not_end_well_and_changes_nothing() {
         assert!(x.is_registered());
         x.copy_from_slice(&contribution::<f32>(me, N));
         let op = Op::new(Kind::Mix { round, t: 0 });
-        let e = group.run(&op, &mut x).unwrap_err();
+        let e = match in_place {
+            true => group.run(&op, &mut x).unwrap_err(),
+            false => {
+                let mut y = group.buffer::<f32>(N);
+                group.run_into(&op, &x, &mut y).unwrap_err()
+            }
+        };
         if me == Rank(2) {
             assert!(!matches!(e.cause(), Cause::Internal { .. }), "{e}");
         } else {

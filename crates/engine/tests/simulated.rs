@@ -633,7 +633,7 @@ fn assert_is_the_plan(record: &[gaggle_engine::Record], plan: &gaggle_collective
             Action::Weigh { span, .. }
             | Action::Divide { span, .. }
             | Action::Recode { span, .. } => (None, *span),
-            Action::Mix { own, .. } => (None, *own),
+            Action::Mix { dst, .. } => (None, *dst),
             other => panic!("no plan here has {other}"),
         };
         assert_eq!((r.peer, r.span), (peer, span), "step {}", r.step);

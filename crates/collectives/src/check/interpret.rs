@@ -545,6 +545,7 @@ impl<'a> Run<'a> {
                 (*span, self.write(rank, idx, *span, &values))
             }
             Action::Mix {
+                dst,
                 own,
                 operands,
                 form,
@@ -559,7 +560,7 @@ impl<'a> Run<'a> {
                     let others: SmallVec<[Value; 4]> = columns.iter().map(|c| c[i]).collect();
                     *value = self.values.mixed(*value, &others, *form, *codec);
                 }
-                (*own, self.write(rank, idx, *own, &values))
+                (*dst, self.write(rank, idx, *dst, &values))
             }
             Action::Compensate {
                 span,

@@ -96,8 +96,13 @@ pub(crate) fn touched(action: &Action) -> SmallVec<[(Span, bool); 8]> {
             all.push((span(Buf::User), true));
         }
         Action::GroupCopy { dst, .. } => all.push((*dst, true)),
-        Action::Mix { own, operands, .. } => {
-            all.push((*own, true));
+        Action::Mix {
+            dst, own, operands, ..
+        } => {
+            if own != dst {
+                all.push((*own, false));
+            }
+            all.push((*dst, true));
             all.extend(operands.iter().map(|&o| (o, false)));
         }
     }
@@ -215,12 +220,17 @@ fn check_operands(action: &Action) -> Result<(), &'static str> {
                 return Err("an operand overlaps the result without being it");
             }
         }
-        Action::Mix { own, operands, .. } => {
-            if !operands.iter().all(|o| fits(own, o)) {
+        Action::Mix {
+            dst, own, operands, ..
+        } => {
+            if !operands.iter().all(|o| fits(dst, o)) || !fits(dst, own) {
                 return Err("averages operands of different lengths");
             }
-            if operands.iter().any(|o| o.overlaps(*own)) {
+            if operands.iter().any(|o| o.overlaps(*dst)) {
                 return Err("an operand overlaps the result");
+            }
+            if own != dst && own.overlaps(*dst) {
+                return Err("the own value overlaps the result without being it");
             }
         }
         Action::Copy { src, dst, .. } => {

@@ -26,8 +26,10 @@ fn scaled(action: Action, by: u64) -> Action {
         Action::Copy { src, dst, .. } | Action::GroupCopy { src, dst, .. } => {
             (*src, *dst) = (span(*src), span(*dst));
         }
-        Action::Mix { own, operands, .. } => {
-            *own = span(*own);
+        Action::Mix {
+            dst, own, operands, ..
+        } => {
+            (*dst, *own) = (span(*dst), span(*own));
             operands.iter_mut().for_each(|o| *o = span(*o));
         }
         Action::Compensate {

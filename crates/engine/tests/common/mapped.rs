@@ -91,11 +91,17 @@ impl<L: Transport, M: SharedMemory + 'static> Transport for Beside<L, M> {
     fn wants_loans(&self) -> bool {
         self.link.wants_loans()
     }
+    fn reads_ordinary(&self) -> bool {
+        self.link.reads_ordinary()
+    }
     fn post(&self, t: Transfer<'_>) -> Result<XferId, TransportError> {
         self.link.post(t)
     }
     fn cancel(&self, id: XferId) {
         self.link.cancel(id);
+    }
+    fn taken(&self, id: XferId) {
+        self.link.taken(id);
     }
     fn forget(&self, op: OpId) {
         self.link.forget(op);

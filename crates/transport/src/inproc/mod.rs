@@ -12,8 +12,8 @@ mod state;
 
 use crate::pieces;
 use gaggle_core::{
-    Armed, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, Sink, Transfer, Transport, TransportError,
-    Wake, XferId,
+    Armed, Dir, Down, HEAD_MAX, LinkStats, OpId, Rank, SharedMemory, Sink, Transfer, Transport,
+    TransportError, Wake, XferId,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use state::{Life, NONE, Offer, Pair, Slot, State};
@@ -41,6 +41,7 @@ pub fn world(n: u32) -> Vec<InprocTransport> {
             world: Arc::clone(&world),
             peers: (0..n).filter(|p| *p != me).map(Rank).collect(),
             turn: Mutex::new(()),
+            heaps: Heaps(None),
         })
         .collect()
 }
@@ -55,6 +56,17 @@ pub struct InprocTransport {
     peers: Vec<Rank>,
     /// Whoever makes progress.
     turn: Mutex<()>,
+    heaps: Heaps,
+}
+
+/// What is mapped of the other ranks' heaps.
+struct Heaps(Option<Arc<dyn SharedMemory>>);
+
+impl std::fmt::Debug for Heaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranks = self.0.as_ref().map(|heaps| heaps.ranks());
+        f.debug_tuple("Heaps").field(&ranks).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -383,6 +395,14 @@ fn ring(wake: Option<Arc<dyn Wake>>) {
     }
 }
 
+impl InprocTransport {
+    /// With heaps that all ranks of the world have mapped, at addresses of their own ([`heap::heaps`](crate::heap::heaps)): operations go over them as between processes.
+    pub fn with_shared(mut self, heaps: Arc<dyn SharedMemory>) -> InprocTransport {
+        self.heaps = Heaps(Some(heaps));
+        self
+    }
+}
+
 impl Transport for InprocTransport {
     fn me(&self) -> Rank {
         Rank(self.me as u32)
@@ -515,6 +535,14 @@ impl Transport for InprocTransport {
             let wake = theirs.state.lock().wake.clone();
             ring(wake);
         }
+    }
+
+    fn shared(&self) -> Option<Arc<dyn SharedMemory>> {
+        self.heaps.0.clone()
+    }
+
+    fn reads_ordinary(&self) -> bool {
+        true
     }
 
     fn leave(&self, limit: Duration) {

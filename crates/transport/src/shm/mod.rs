@@ -185,6 +185,10 @@ impl Transport for ShmTransport {
         self.streams.cancel(id);
     }
 
+    fn taken(&self, id: XferId) {
+        self.streams.taken(id);
+    }
+
     fn forget(&self, op: OpId) {
         self.streams.forget(op);
     }

@@ -587,6 +587,99 @@ fn what_its_sender_has_taken_back_is_not_reported_as_whole() {
     }
 }
 
+/// A receiver that leaves messages where they lie.
+#[derive(Default)]
+struct Leaver {
+    left: Vec<(XferId, u64)>,
+    done: Vec<Result<(), TransportError>>,
+}
+
+impl Sink for Leaver {
+    fn outgoing(&mut self, _id: XferId, _at: u64, _out: &mut dyn Outlet) {
+        panic!("it sends nothing");
+    }
+    fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn incoming(&mut self, id: XferId, at: u64, part: &mut dyn Inlet) {
+        assert_eq!(at, 0, "what was left is not offered again");
+        let place = part.leave().expect("it can be left");
+        assert!(part.peek().is_empty(), "nothing of it is here");
+        self.left.push((id, place));
+    }
+    fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+        Verdict::Take
+    }
+    fn done(&mut self, _id: XferId, result: Result<(), TransportError>) {
+        self.done.push(result);
+    }
+    fn down(&mut self, peer: Rank, how: Down) {
+        panic!("{peer}: {how:?}");
+    }
+}
+
+#[test]
+fn what_is_left_where_it_lies_is_read_there_until_the_receiver_has_taken_it() {
+    let n = 200_000;
+    for taken_back in [false, true] {
+        let (world, mut buffer) = lenders(n);
+        let (mut sink, mut sender) = (Leaver::default(), Plain::default());
+        world[1].post(transfer(Dir::Recv, 0, n as u64)).unwrap();
+        let sent = lent(&world, &buffer);
+        let turn = |sink: &mut Leaver, sender: &mut Plain| {
+            for _ in 0..4 {
+                world[0].progress(sender, 1 << 20);
+                world[1].progress(sink, 1 << 20);
+            }
+        };
+        turn(&mut sink, &mut sender);
+        let [(id, place)] = sink.left[..] else {
+            panic!("{} messages were left", sink.left.len());
+        };
+        assert!(sender.done.is_empty() && sink.done.is_empty());
+        let heaps = world[1].shared().unwrap();
+        let window = heaps.window(Rank(0), place, n).unwrap();
+        let mut got = vec![0; n];
+        gaggle_core::Window::from(window).read(0, &mut got);
+        assert_eq!(got, buffer[..]);
+        if taken_back {
+            world[0].cancel(sent);
+            buffer.fill(0xee);
+        }
+        world[1].taken(id);
+        world[1].taken(id);
+        turn(&mut sink, &mut sender);
+        match (&sink.done[..], &sender.done[..]) {
+            ([Ok(())], [Ok(())]) => assert!(!taken_back),
+            ([Err(TransportError::Aborted { peer: Rank(0) })], []) => assert!(taken_back),
+            other => panic!("{other:?}"),
+        }
+        world[1].taken(id);
+        turn(&mut sink, &mut sender);
+        assert_eq!((sink.left.len(), sink.done.len()), (1, 1));
+    }
+}
+
+#[test]
+fn a_message_that_is_left_and_not_wanted_any_more_is_nobodys() {
+    let n = 200_000;
+    let (world, buffer) = lenders(n);
+    let (mut sink, mut sender) = (Leaver::default(), Plain::default());
+    let id = world[1].post(transfer(Dir::Recv, 0, n as u64)).unwrap();
+    lent(&world, &buffer);
+    for k in 0..8 {
+        world[0].progress(&mut sender, 1 << 20);
+        world[1].progress(&mut sink, 1 << 20);
+        if k == 3 {
+            assert_eq!(sink.left.len(), 1);
+            world[1].cancel(id);
+            world[1].taken(id);
+        }
+    }
+    assert!(matches!(&sender.done[..], [Ok(())]), "{:?}", sender.done);
+    assert!(sink.done.is_empty());
+}
+
 #[test]
 fn a_place_outside_every_heap_closes_the_link() {
     use crate::frame::{HEADER, Header, Kind, LENT};

@@ -1,6 +1,6 @@
 //! Messages that stay where they are, in the sender's heap, which the receiver has mapped: only the place is sent.
 //!
-//! The receiver copies the bytes out where the sink wants them, or shows them tile by tile.
+//! The receiver copies the bytes out where the sink wants them, shows them tile by tile, or leaves them to a sink that reads them there in its own time.
 //! A sender that takes its memory back marks what it had lent as given up, for all it is reading still to see: before a message is reported as whole, its receiver looks for such a mark, so that nothing counts that was read too late.
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::frame::{EAGER, Header, LENT};
 use gaggle_core::{
-    Class, Down, HEAD_MAX, Inlet, MsgKey, OpId, Rank, SharedMemory, descriptor::stable_hash,
+    Class, Down, HEAD_MAX, Inlet, MsgKey, OpId, Rank, SharedMemory, XferId, descriptor::stable_hash,
 };
 use std::sync::Arc;
 
@@ -128,6 +128,22 @@ impl TcpTransport {
         })
     }
 
+    /// A message that its sink has left where it lies has been read.
+    pub(super) fn was_read(&self, id: XferId) {
+        let mut st = self.state.lock();
+        let Some(&mut Slot { link, message, .. }) = st.slot(id) else {
+            return;
+        };
+        if let Some(m) = st.links[link].messages.get_mut(message)
+            && std::mem::take(&mut m.left)
+        {
+            m.fed = m.total;
+            let uid = m.uid;
+            st.deliver.push_back((link, message, uid));
+            st.dirty = true;
+        }
+    }
+
     /// Where the bytes of a lent message that has come are.
     pub(super) fn borrowed(&self, i: usize, h: &Header, head: &[u8; HEAD_MAX]) -> Option<Lent> {
         let heaps = self.heaps.0.as_deref()?;
@@ -184,6 +200,8 @@ enum Read {
     Recalled,
     /// Nobody wants it any more.
     Gone,
+    /// The sink reads it where it lies, and will say when it has.
+    Left,
     /// It lies nowhere.
     Nowhere,
 }
@@ -202,7 +220,7 @@ impl Run<'_> {
             Read::Stalled => self.t.state.lock().stalled_deliver.push((i, place, uid)),
             Read::Later => self.t.state.lock().deliver.push_front((i, place, uid)),
             // Its recall, or the end of the link, is on the way.
-            Read::Recalled | Read::Gone => {}
+            Read::Recalled | Read::Gone | Read::Left => {}
             Read::Nowhere => {
                 let peer = self.t.peers[i];
                 let why = format!("{peer} has lent what is not in its heap");
@@ -228,6 +246,9 @@ impl Run<'_> {
             let (recv, at, left, key) = (m.recv, m.fed, m.total - m.fed, m.key);
             if recv == NONE || m.dropped {
                 return Read::Gone;
+            }
+            if m.left {
+                return Read::Left;
             }
             let Some((id, unit)) = st
                 .slots
@@ -269,19 +290,25 @@ impl Run<'_> {
                 begun: false,
                 shown: 0..0,
                 nowhere: false,
+                whole: (at == 0).then_some(left),
+                stays: false,
             };
             self.sink.incoming(id, at, &mut piece);
             let used = piece.from - from;
-            let nowhere = piece.nowhere;
+            let (nowhere, stays) = (piece.nowhere, piece.stays);
             let mut st = self.t.state.lock();
             if let Some(m) = st.links[i].message(place, uid) {
                 m.fed = at + used;
+                m.left = stays;
             }
             calling.end(&mut st);
             drop(st);
             self.tally.call(used as usize);
             if nowhere {
                 return Read::Nowhere;
+            }
+            if stays {
+                return Read::Left;
             }
             if used == 0 {
                 return Read::Stalled;
@@ -339,11 +366,23 @@ struct LentPiece<'a> {
     /// What of the tile has been read and not consumed.
     shown: std::ops::Range<usize>,
     nowhere: bool,
+    /// Bytes of the message, while none of them has been read.
+    whole: Option<u64>,
+    /// The sink reads it where it lies.
+    stays: bool,
 }
 
 impl Inlet for LentPiece<'_> {
+    fn leave(&mut self) -> Option<u64> {
+        let bytes = self.whole.filter(|_| !self.begun)?;
+        let bytes = usize::try_from(bytes).ok()?;
+        self.heaps.window(self.peer, self.from, bytes)?;
+        (self.stays, self.left) = (true, 0);
+        Some(self.from)
+    }
+
     fn peek(&mut self) -> &[u8] {
-        if !std::mem::replace(&mut self.begun, true) {
+        if !self.stays && !std::mem::replace(&mut self.begun, true) {
             let n = self.left.min(self.most as u64) as usize;
             self.nowhere |= !self.heaps.read(self.peer, self.from, &mut self.tile[..n]);
             self.shown = 0..if self.nowhere { 0 } else { n };

@@ -531,6 +531,10 @@ impl Transport for TcpTransport {
         st.dirty = true;
     }
 
+    fn taken(&self, id: XferId) {
+        self.was_read(id);
+    }
+
     fn forget(&self, op: OpId) {
         let mut st = self.state.lock();
         let mut any = false;

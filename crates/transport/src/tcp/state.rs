@@ -85,6 +85,8 @@ pub(super) struct Message {
     pub(super) held: Held,
     /// Where the bytes are, which stay there.
     pub(super) lent: Option<Lent>,
+    /// The sink has left them there, and reads them when it wants to.
+    pub(super) left: bool,
 }
 
 /// The beginning of a unit whose rest has not come.
@@ -319,6 +321,7 @@ impl Tables {
             carry: Carry::default(),
             held: Held::default(),
             lent: None,
+            left: false,
         });
         self.keys.insert(key, place);
         place
