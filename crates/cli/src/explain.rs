@@ -75,6 +75,9 @@ pub(crate) struct ExplainArgs {
     /// The ranks of a host have each other's buffers mapped
     #[arg(long)]
     mapped: bool,
+    /// A host has more ranks than processors
+    #[arg(long)]
+    crowded: bool,
     /// Longest message, with k, m or g
     #[arg(long, value_name = "SIZE", value_parser = size)]
     slice: Option<u64>,
@@ -378,12 +381,14 @@ fn tables(args: &ExplainArgs, hosts: Option<&[u32]>) -> Tables {
         _ if args.tables.is_some() => args.tables.unwrap_or_default(),
         (Some(class), true) => Tables::of(class, class),
         (Some(class), false) => Tables::of(LinkClass::LOOPBACK, class),
+        (None, true) if args.mapped => Tables::shared(),
         (None, true) => Tables::one_host(),
         (None, false) => Tables::network(),
     };
     Tables {
         slice_bytes: args.slice.unwrap_or(tables.slice_bytes),
         mapped: args.mapped || tables.mapped,
+        crowded: args.crowded || tables.crowded,
         ..tables
     }
 }
@@ -424,7 +429,7 @@ fn call(
     hosts: Option<&[u32]>,
     rank: u32,
 ) -> Call {
-    let (reduce, root, algorithm) = (args.reduce, Rank(args.root), selection.algorithm);
+    let (reduce, root, algorithm) = (args.reduce, Rank(args.root), selection.algorithm.planned());
     let counts = Counts::Equal;
     let ranks = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| *r).collect::<Vec<_>>();
     let numbers = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| r.0).collect::<Vec<_>>();

@@ -107,7 +107,7 @@ pub(crate) struct PerfArgs {
     /// Where the result goes: in (the contribution's place), out (another buffer), both [default: both; with --csv as other programs do]
     #[arg(long, value_name = "PLACE", value_parser = places)]
     place: Option<Places>,
-    /// Buffers of registered memory, which all local ranks have mapped: needs ranks that are processes of one host
+    /// Buffers of registered memory, which all local ranks have mapped: needs ranks of one host that share memory
     #[arg(long)]
     registered: bool,
     /// Write all samples as JSON, in the form of docs/benchmarks.md; - for standard output instead of the table

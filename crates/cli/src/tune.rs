@@ -33,7 +33,8 @@ Examples:
 
 Measured are latency (half a ping-pong), the cost of a message (a burst of small ones), bandwidth
 (both ways at once), the fold rate (an all-reduce less its exchange) and the codecs' rate (an
-all-reduce with bf16 less one without, and less the bytes that it saves), medians. `inside` is
+all-reduce with bf16 less one without, and less the bytes that it saves); where ranks have mapped
+each other's memory also a look at it (a barrier) and its rate (an all-reduce); medians. `inside` is
 between processes of one host, `between` is between hosts; what is not there stays as it is
 usually, and the file says so.
 All ranks of a job need the same file in GAGGLE_TABLES; operations of ranks that differ fail.";
@@ -168,7 +169,19 @@ fn measure(pair: &Group, repeat: u32) -> Result<LinkClass, Error> {
     let coded = direct.clone().coded_always(Codec::Bf16);
     let plain = median(pair, repeat, || pair.run(&direct, &mut x).map(drop))?;
     let coded = median(pair, repeat, || pair.run(&coded, &mut x).map(drop))?;
+    let ready = median(pair, repeat.saturating_mul(20), || pair.barrier())?;
+    let mut mapped = pair.buffer::<f32>(MANY);
+    let fused = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Fused);
+    // Where ranks have not mapped each other's memory this is refused, on both alike.
+    let fused = match mapped.is_registered() && pair.run(&fused, &mut mapped).is_ok() {
+        true => Some(median(pair, repeat, || {
+            pair.run(&fused, &mut mapped).map(drop)
+        })?),
+        false => None,
+    };
     let times = Times {
+        ready,
+        fused,
         ping,
         burst,
         exchange,
@@ -181,6 +194,10 @@ fn measure(pair: &Group, repeat: u32) -> Result<LinkClass, Error> {
 
 /// In nanoseconds, of operations on so many bytes where they have some.
 struct Times {
+    /// A barrier.
+    ready: f64,
+    /// In place, over memory that both have mapped, where there is such.
+    fused: Option<f64>,
     ping: f64,
     /// Of small messages each way.
     burst: f64,
@@ -197,6 +214,7 @@ impl Times {
     fn class(&self, bytes: f64) -> LinkClass {
         /// More than memory gives; what is overlapped by the exchange costs nothing, and a rate needs a number.
         const FASTEST: f64 = 100_000.0;
+        let usual = LinkClass::SHARED;
         let whole = |x: f64| x.round().max(1.0) as u64;
         let rate = |bytes: f64, ns: f64| whole((bytes * 1e3 / ns.max(1.0)).min(FASTEST));
         LinkClass {
@@ -207,6 +225,11 @@ impl Times {
             fold_bytes_per_us: rate(bytes, self.reduced - self.exchange),
             // Of two ranks each sends and receives as many bytes as the vector has, and encodes or decodes both.
             codec_bytes_per_us: rate(2.0 * bytes, self.coded - (self.plain - self.exchange / 2.0)),
+            // Each reads as many bytes as the vector has, and writes them.
+            mapped_bytes_per_us: self.fused.map_or(usual.mapped_bytes_per_us, |ns| {
+                rate(2.0 * bytes, ns - self.ready)
+            }),
+            look_ns: self.fused.map_or(usual.look_ns, |_| whole(self.ready)),
         }
     }
 }
@@ -236,6 +259,8 @@ mod tests {
     #[test]
     fn rates_are_what_the_times_say() {
         let times = Times {
+            ready: 400.0,
+            fused: Some(800_400.0),
             ping: 20_000.0,
             burst: 256_000.0,
             exchange: 2e6,
@@ -248,8 +273,10 @@ mod tests {
         assert_eq!((c.bytes_per_us, c.fold_bytes_per_us), (4_000, 8_000));
         // 2 ms are left when half of the exchange is saved; 4 ms is what it takes.
         assert_eq!(c.codec_bytes_per_us, 8_000);
+        assert_eq!((c.look_ns, c.mapped_bytes_per_us), (400, 20_000));
         // An all-reduce that is no slower than its exchange, and times of nothing.
         let c = Times {
+            fused: None,
             ping: 0.0,
             burst: 0.0,
             reduced: 1e6,
@@ -258,6 +285,11 @@ mod tests {
         .class(8e6);
         assert_eq!((c.latency_ns, c.message_ns), (1, 1));
         assert_eq!(c.fold_bytes_per_us, 100_000);
+        let usual = LinkClass::SHARED;
+        assert_eq!(
+            (c.look_ns, c.mapped_bytes_per_us),
+            (usual.look_ns, usual.mapped_bytes_per_us)
+        );
     }
 
     #[test]

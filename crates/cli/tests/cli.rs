@@ -284,6 +284,18 @@ fn explain_knows_every_operation_by_its_usual_name() {
             "fused",
         ),
         (
+            "all-reduce -n 4 --hosts 1x4 --mapped --algorithm staged",
+            "staged",
+        ),
+        (
+            "all-reduce -n 4 --hosts 1x4 --mapped --bytes 4k --algorithm boards",
+            "boards",
+        ),
+        (
+            "all-reduce -n 4 --hosts 1x4 --crowded --bytes 64",
+            "knomial",
+        ),
+        (
             "reduce --ranks 7 --root 3 --algorithm binomial --dtype bf16",
             "binomial",
         ),

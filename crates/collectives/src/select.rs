@@ -248,7 +248,7 @@ pub fn choose(
             kind: question.kind,
             algorithm,
             why,
-            eligible: all_eligible(question, &hosts.facts(tables), question.codec).to_vec(),
+            eligible: all_eligible(question, &hosts.facts(tables), question.codec, None).to_vec(),
         }),
     };
     let mut passed_over = None;
@@ -268,7 +268,7 @@ pub fn choose(
     };
     let facts = hosts.facts(tables);
     let ranked = |codec| {
-        let mut all: SmallVec<[Candidate; 8]> = all_eligible(question, &facts, codec)
+        let mut all: SmallVec<[Candidate; 8]> = all_eligible(question, &facts, codec, forced)
             .into_iter()
             .map(|algorithm| Candidate {
                 algorithm,
@@ -323,14 +323,17 @@ pub fn choose(
     })
 }
 
+/// Ways of another algorithm, which takes them by itself, are there only where they are named.
 fn all_eligible(
     question: &Question<'_>,
     facts: &eligible::Facts,
     codec: Codec,
+    named: Option<Algorithm>,
 ) -> SmallVec<[Algorithm; 8]> {
     let question = Question { codec, ..*question };
     Algorithm::ALL
         .into_iter()
+        .filter(|&a| a.planned() == a || named == Some(a))
         .filter(|&a| eligible::is_eligible(&question, facts, a).is_ok())
         .collect()
 }

@@ -57,11 +57,15 @@ pub enum Algorithm {
     Fused = 19,
     /// Everybody sends everybody the whole vector: 1 round, S(P−1) bytes sent per rank.
     Exchange = 20,
+    /// As `Fused`, of contributions that fit on the ranks' boards in shared memory, whatever memory they lie in: one exchange.
+    Boards = 21,
+    /// As `Fused`, through staging memory also where all buffers are mapped: copied in, folded, copied out.
+    Staged = 22,
 }
 
 impl Algorithm {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Algorithm; 21] = [
+    pub const ALL: [Algorithm; 23] = [
         Algorithm::Ring,
         Algorithm::RecursiveDoubling,
         Algorithm::Direct,
@@ -83,6 +87,8 @@ impl Algorithm {
         Algorithm::TwoLevelPipelined,
         Algorithm::Fused,
         Algorithm::Exchange,
+        Algorithm::Boards,
+        Algorithm::Staged,
     ];
 
     /// The algorithm with number `n`, as sent in a descriptor.
@@ -114,6 +120,16 @@ impl Algorithm {
             Algorithm::TwoLevelPipelined => "two_level_pipelined",
             Algorithm::Fused => "fused",
             Algorithm::Exchange => "exchange",
+            Algorithm::Boards => "boards",
+            Algorithm::Staged => "staged",
+        }
+    }
+
+    /// The algorithm whose plan it carries out: `Boards` and `Staged` are ways of `Fused`, which takes them by itself where they suit.
+    pub const fn planned(self) -> Algorithm {
+        match self {
+            Algorithm::Boards | Algorithm::Staged => Algorithm::Fused,
+            other => other,
         }
     }
 

@@ -124,6 +124,11 @@ impl EngineComm {
             let why = explain(op, &self.info, hosts, shape, &state.config)?;
             tracing::info!(op = name, codec = %op.codec, %why, "a codec is declined");
         }
+        if tracing::enabled!(tracing::Level::DEBUG) && !state.programs.knows(&choice.request) {
+            let why = explain(op, &self.info, hosts, shape, &state.config)?;
+            let bytes = choice.request.len * shape.dtype.size() as u64;
+            tracing::debug!(op = name, bytes, by = %why, "planned");
+        }
         let program = state
             .programs
             .find(&choice.request)

@@ -32,6 +32,8 @@ pub struct EngineConfig {
     pub hosts: Option<Arc<[u32]>>,
     /// Whether the ranks of each host have each other's memory mapped, all of it, so that operations on it may be fused: see [`Transport::shared`](gaggle_core::Transport::shared); equal on every rank. So may [`tables`](EngineConfig::tables) say.
     pub mapped: bool,
+    /// Whether some host has more ranks than processors that they may use, so that what one does costs the others time; equal on every rank. So may [`tables`](EngineConfig::tables) say.
+    pub crowded: bool,
     /// Whether operations that may be fused are; equal on every rank. Switched off they go by messages and have the same results, bit for bit.
     pub fusion: bool,
     /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
@@ -54,6 +56,7 @@ impl Default for EngineConfig {
             radix: Request::RADIX,
             hosts: None,
             mapped: false,
+            crowded: false,
             fusion: true,
             record: false,
             leave_limit: Duration::from_secs(2),
@@ -65,15 +68,16 @@ impl EngineConfig {
     /// What the cost model goes by.
     pub(crate) fn model(&self) -> Tables {
         let one_host = |hosts: &Arc<[u32]>| hosts.windows(2).all(|pair| pair[0] == pair[1]);
-        let usual = if self.hosts.as_ref().is_some_and(one_host) {
-            Tables::one_host()
-        } else {
-            Tables::network()
+        let usual = match self.hosts.as_ref().is_some_and(one_host) {
+            true if self.mapped => Tables::shared(),
+            true => Tables::one_host(),
+            false => Tables::network(),
         };
         let tables = self.tables.unwrap_or(usual);
         Tables {
             slice_bytes: self.slice_bytes,
             mapped: tables.mapped || self.mapped,
+            crowded: tables.crowded || self.crowded,
             ..tables
         }
     }

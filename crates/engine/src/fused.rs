@@ -232,6 +232,9 @@ pub(crate) fn record(
         return record;
     }
     record.given_up = shared.given_up(group.world_ranks[group.rank.idx()]);
+    if choice.algorithm == Algorithm::Staged {
+        return record;
+    }
     let place = |(at, bytes)| match bytes {
         0 => Some(0),
         _ => shared.place(at, bytes),

@@ -25,9 +25,11 @@
 //! ```
 
 mod arguments;
+mod average;
 mod comm;
 mod completion;
 mod config;
+mod copies;
 mod discover;
 mod drive;
 mod feedback;

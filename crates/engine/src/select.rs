@@ -74,6 +74,8 @@ pub(crate) struct Choice {
     pub(crate) kind: OpKind,
     pub(crate) root: Rank,
     pub(crate) reduce: Reduce,
+    /// By what it was chosen; the request has the algorithm that is planned for that.
+    pub(crate) algorithm: Algorithm,
     pub(crate) codec: Codec,
     pub(crate) mix: MixWeights,
     pub(crate) weight: Weight,
@@ -92,6 +94,7 @@ impl Choice {
             kind: self.kind,
             root: self.root,
             reduce: self.reduce,
+            algorithm: self.algorithm,
             codec: self.codec,
             mix: MixWeights::default(),
             weight: self.weight,
@@ -119,7 +122,7 @@ impl Choice {
             count: self.extent.count,
             root: self.root,
             codec: self.codec,
-            algorithm: self.request.call.algorithm(),
+            algorithm: self.algorithm,
             divisor: op.divisor,
             mode: ModeBits {
                 mode: op.mode,
@@ -235,12 +238,12 @@ pub(crate) fn choose(
     let extent = measure(&op.kind, shape, me, world)?;
     let wire = if extent.discover { DType::U64 } else { dtype };
     let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
-    if selection.algorithm == Algorithm::Fused && (extent.discover || !config.fusion) {
+    if selection.algorithm.planned() == Algorithm::Fused && (extent.discover || !config.fusion) {
         return choose_plain(op, group, hosts, shape, config);
     }
     let pick = Pick {
         op,
-        algorithm: selection.algorithm,
+        algorithm: selection.algorithm.planned(),
     };
     let call = if extent.discover {
         pick.counts_call()
@@ -275,7 +278,13 @@ pub(crate) fn choose(
         Kind::Mix { round, .. } | Kind::HierarchicalMix { round, .. } => MixWeights::of(round),
         _ => MixWeights::default(),
     };
+    let planned = request.call.algorithm();
     Ok(Choice {
+        // Counts are told in a way of their own.
+        algorithm: match selection.algorithm {
+            by if by.planned() == planned => by,
+            _ => planned,
+        },
         codec: if extent.discover {
             op.codec
         } else {

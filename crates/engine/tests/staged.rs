@@ -139,6 +139,55 @@ fn ordinary_and_mixed_memory_pass_through_staging_memory() {
     }
 }
 
+/// Ways of `fused` that are named are taken on any memory and of any length that they are for, with the same bits; who names another one than the others disagrees with them.
+#[test]
+fn boards_and_staging_memory_can_be_forced() {
+    for world in WORLDS {
+        Link::Mapped.local(world, &config(), |_, group| {
+            let me = group.rank();
+            let sum = |by| Op::new(Kind::AllReduce(Reduce::Sum)).by(by);
+            let run = |by, n: usize, registered: bool| {
+                let mut x = match registered {
+                    true => group.buffer::<f32>(n),
+                    false => Buffer::ordinary(n),
+                };
+                x.copy_from_slice(&contribution::<f32>(me, n));
+                let before = group.stats();
+                let done = group.run(&sum(by), &mut x);
+                let sent = group.stats().since(&before).payload_sent;
+                done.map(|_| (bytes_of(&x[..]).to_vec(), sent))
+            };
+            let p = world as usize;
+            for n in [0, 1, p - 1, p, p + 1, 1009, 1024, 1025, 100_003] {
+                let (want, _) = run(Algorithm::Direct, n, false).unwrap();
+                for registered in [false, true] {
+                    let (got, sent) = run(Algorithm::Staged, n, registered).unwrap();
+                    assert!(got == want, "{n} staged");
+                    assert!(sent < 500, "{sent} bytes for {n} staged");
+                    let boards = run(Algorithm::Boards, n, registered);
+                    if n <= 1024 {
+                        assert!(boards.unwrap().0 == want, "{n} on boards");
+                    } else {
+                        let e = boards.unwrap_err();
+                        assert!(e.to_string().contains("up to 4 KiB"), "{e}");
+                    }
+                }
+            }
+            let why = group.explain::<f32>(&sum(Algorithm::Staged), 5000).unwrap();
+            assert!(why.contains("staged, about"), "{why}");
+            if world > 1 {
+                let by = match me == Rank(0) {
+                    true => Algorithm::Fused,
+                    false => Algorithm::Staged,
+                };
+                let mut x = [0.0f32; 5000];
+                let e = group.run(&sum(by), &mut x).unwrap_err();
+                assert!(matches!(e.cause(), Cause::Mismatch { .. }), "{e}");
+            }
+        });
+    }
+}
+
 /// Many slices, so that slots are used again and again.
 #[test]
 fn long_vectors_pass_slice_by_slice() {

@@ -356,6 +356,7 @@ fn connect(
     let met = meeting.introduce()?;
     let mut config = config;
     config.mapped |= memory.mapped;
+    config.crowded |= memory.crowded;
     if config.hosts.is_none() {
         // What two-level plans and the cost model go by; agreed on, since all read the same list.
         config.hosts = Some(hosts.into());

@@ -4,7 +4,9 @@ use crate::{
     EngineConfig,
     recording::{self, Recording},
 };
-use gaggle_core::{Armed, Control, ControlSink, Error, Group, Rank, SystemClock, Wake};
+use gaggle_core::{
+    Armed, Control, ControlSink, Error, Group, Rank, SharedMemory, SystemClock, Wake,
+};
 use gaggle_engine::Engine;
 use gaggle_transport::{control, inproc};
 use std::{
@@ -16,7 +18,7 @@ use std::{
 
 /// Runs `f` on `n` ranks that are threads of this process, and returns what they return, in rank order.
 ///
-/// The ranks are joined by the in-process transport and the real engine, so a program does here what it does as `n` processes, bit for bit.
+/// The ranks are joined by the in-process transport and the real engine, on Linux with heaps that they have mapped of each other (up to 16 ranks), so a program does here what it does as `n` processes, bit for bit.
 /// When a rank's `f` returns, the rank leaves politely.
 ///
 /// Each rank's operations are recorded as by [`join`](crate::join), in a file of its own; many ranks keep fewer operations each, 64 MiB together.
@@ -162,7 +164,14 @@ fn world(n: usize, config: &EngineConfig) -> Result<Vec<Member>, Error> {
     if config.hosts.is_none() {
         config.hosts = Some(vec![0; n].into());
     }
-    inproc::world(size)
+    config.crowded |= is_crowded(n);
+    let mut links = inproc::world(size);
+    if let Some(heaps) = heaps(size, &config) {
+        config.mapped = true;
+        let with = links.into_iter().zip(heaps);
+        links = with.map(|(link, heap)| link.with_shared(heap)).collect();
+    }
+    links
         .into_iter()
         .zip(control::inproc(size))
         .zip(0..)
@@ -181,6 +190,36 @@ fn world(n: usize, config: &EngineConfig) -> Result<Vec<Member>, Error> {
             })
         })
         .collect()
+}
+
+/// Whether so many ranks of this host outnumber the processors that this process may use.
+pub(crate) fn is_crowded(ranks: usize) -> bool {
+    thread::available_parallelism().is_ok_and(|n| ranks > n.get())
+}
+
+/// Ranks that have heaps: each maps every other's.
+#[cfg(target_os = "linux")]
+const MOST_HEAPS: u32 = 16;
+
+/// Heaps that the ranks have mapped of each other, as processes of a host have them; `None` where there is no use for them, or the system has none: then operations go by messages, which are read where they lie.
+#[cfg(target_os = "linux")]
+fn heaps(n: u32, config: &EngineConfig) -> Option<Vec<Arc<dyn SharedMemory>>> {
+    let one_host = |hosts: &Arc<[u32]>| hosts.windows(2).all(|pair| pair[0] == pair[1]);
+    let wanted = config.fusion && config.hosts.as_ref().is_none_or(one_host);
+    if !wanted || !(2..=MOST_HEAPS).contains(&n) {
+        return None;
+    }
+    let heaps = gaggle_transport::heap::heaps_of_threads(n)
+        .inspect_err(|e| tracing::debug!("no registered memory: {e}"))
+        .ok()?;
+    let erased = heaps.into_iter().map(|heap| Arc::new(heap) as _);
+    Some(erased.collect())
+}
+
+/// This system has no such memory.
+#[cfg(not(target_os = "linux"))]
+fn heaps(_n: u32, _config: &EngineConfig) -> Option<Vec<Arc<dyn SharedMemory>>> {
+    None
 }
 
 /// A world of one.

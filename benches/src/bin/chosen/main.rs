@@ -26,7 +26,7 @@ use std::{
 };
 
 /// What may be forced. Where one cannot, it says so in the first round and is left out.
-const ALGORITHMS: [&str; 9] = [
+const ALGORITHMS: [&str; 10] = [
     "direct",
     "exchange",
     "recursive_doubling",
@@ -36,6 +36,7 @@ const ALGORITHMS: [&str; 9] = [
     "binomial",
     "knomial",
     "fused",
+    "staged",
 ];
 /// What the chosen algorithm's time may be to the best one's.
 const BAR: f64 = 1.10;

@@ -28,6 +28,9 @@ fn instead(eligible: &[Algorithm]) -> String {
     }
 }
 
+/// Most bytes of a contribution that a rank shows on its board.
+pub(super) const BOARD_BYTES: u64 = 4096;
+
 /// What eligibility depends on besides the question.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
@@ -48,7 +51,7 @@ pub(super) fn usual(kind: OpKind) -> Algorithm {
 
 /// What a plan keeps of the order of the contributions, whatever the number of ranks; proved by the checker.
 pub fn folding(kind: OpKind, algorithm: Algorithm) -> Folding {
-    match (kind, algorithm) {
+    match (kind, algorithm.planned()) {
         (
             OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter,
             Algorithm::Direct | Algorithm::Fused | Algorithm::Exchange,
@@ -96,6 +99,16 @@ fn needed(question: &Question<'_>) -> (Folding, &'static str) {
     }
 }
 
+/// Whether what every rank gives has room on its board.
+fn fits_a_board(question: &Question<'_>) -> bool {
+    let bytes = question.bytes();
+    let own = match question.kind {
+        OpKind::AllGather => bytes / u64::from(question.world.max(1)),
+        _ => bytes,
+    };
+    own <= BOARD_BYTES && !question.counted
+}
+
 /// What is promised beyond a right result, in words.
 pub(super) fn promised(question: &Question<'_>) -> &'static str {
     needed(question).1
@@ -119,13 +132,16 @@ pub(super) fn is_eligible(
     algorithm: Algorithm,
 ) -> Result<(), &'static str> {
     let kind = question.kind;
-    if !algorithms(kind).contains(&algorithm) {
+    if !algorithms(kind).contains(&algorithm.planned()) {
         return Err("has no plan");
     }
     if (algorithm.between_hosts().is_some()) && !facts.two_levels {
         return Err("needs several hosts, and ranks that share one");
     }
-    if algorithm == Algorithm::Fused {
+    if algorithm.planned() == Algorithm::Fused {
+        if algorithm == Algorithm::Boards && !fits_a_board(question) {
+            return Err("is for contributions of up to 4 KiB, of parts of equal counts");
+        }
         if !facts.mapped {
             return Err("needs all ranks on one host with each other's buffers mapped");
         }

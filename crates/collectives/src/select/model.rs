@@ -1,6 +1,6 @@
 //! The cost model: how long an algorithm takes, from its rounds, messages and bytes.
 
-use super::eligible::Facts;
+use super::eligible::{BOARD_BYTES, Facts};
 use super::{LinkClass, Question, Tables};
 use gaggle_core::{Algorithm, Codec, OpKind};
 
@@ -87,12 +87,9 @@ struct Work {
     copied: u64,
     /// Looks at another rank's lines in memory that both have mapped, each with what it must wait for.
     looks: u64,
+    /// Bytes that the busiest rank reads and writes in such memory, its own included.
+    mapped: u64,
 }
-
-/// What a look costs on the machines that were measured, with its share of a call.
-const LOOK_NS: u64 = 300;
-/// Most bytes of a contribution that a look brings with it.
-const LOOK_BYTES: u64 = 4096;
 
 impl Work {
     /// In nanoseconds, where `share` ranks use one link of the class.
@@ -105,7 +102,7 @@ impl Work {
         let waiting = self.rounds.saturating_mul(class.latency_ns);
         let busy = self.messages.saturating_mul(class.message_ns);
         let hidden = self.hidden.saturating_mul(class.message_ns);
-        let looks = self.looks.saturating_mul(LOOK_NS);
+        let looks = self.looks.saturating_mul(class.look_ns);
         waiting
             .saturating_add(busy.saturating_sub(hidden.min(waiting)))
             .saturating_add(looks)
@@ -122,6 +119,7 @@ impl Work {
             through(self.folded, class.fold_bytes_per_us),
             through(self.coded, class.codec_bytes_per_us),
             through(self.copied, class.fold_bytes_per_us),
+            through(self.mapped, class.mapped_bytes_per_us),
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -219,19 +217,6 @@ impl Level {
                 folded: s.saturating_mul(self.others()),
                 ..Work::default()
             },
-            // Where it is small everybody folds all.
-            Algorithm::Fused if s <= LOOK_BYTES => Work {
-                looks: self.others(),
-                folded: s.saturating_mul(self.p),
-                ..Work::default()
-            },
-            // Memory may be ordinary, which is not known before all have met: then it goes on by messages.
-            Algorithm::Fused => Work {
-                rounds: 2,
-                messages: 4 * self.others(),
-                folded: 2 * s,
-                ..Work::default()
-            },
             // Direct.
             _ => Work {
                 rounds: 2 * u64::from(self.p > 1),
@@ -306,18 +291,6 @@ impl Level {
                     ..Work::default()
                 }
             }
-            Algorithm::Fused if s <= LOOK_BYTES => Work {
-                looks: self.others(),
-                copied: s,
-                ..Work::default()
-            },
-            // As of an all-reduce.
-            Algorithm::Fused => Work {
-                rounds: 2,
-                messages: 4 * self.others(),
-                copied: s,
-                ..Work::default()
-            },
             _ => Work {
                 rounds: u64::from(self.p > 1),
                 messages: (self.others() + 1) * self.slices(s),
@@ -367,18 +340,6 @@ impl Level {
                 },
                 ..each
             },
-            Algorithm::Fused if self.s / self.p.max(1) <= LOOK_BYTES => Work {
-                looks: self.others(),
-                copied: self.but_own(),
-                ..Work::default()
-            },
-            // As of an all-reduce.
-            Algorithm::Fused => Work {
-                rounds: 2,
-                messages: 4 * self.others(),
-                copied: self.but_own(),
-                ..Work::default()
-            },
             _ => Work {
                 rounds: u64::from(self.p > 1),
                 hidden: self.others().saturating_sub(1),
@@ -393,11 +354,6 @@ impl Level {
             other => self.all_gather(other),
         };
         match algorithm {
-            Algorithm::Fused => Work {
-                folded: self.s,
-                copied: 0,
-                ..gathered
-            },
             Algorithm::HalvingDoubling => Work {
                 bytes: gathered.bytes + self.beyond() * self.s,
                 folded: self.but_own() + self.beyond() * self.s,
@@ -423,7 +379,58 @@ impl Level {
         }
     }
 
+    /// Over memory that all ranks have mapped: on their boards, where buffers lie, or through staging memory.
+    ///
+    /// Where it is fused the engine takes boards for what fits them, and else sees only when all have met whether somebody's buffer is ordinary: the model goes by buffers that are mapped.
+    fn fused(&self, kind: OpKind, algorithm: Algorithm) -> Work {
+        let (s, but_own) = (self.s, self.but_own());
+        let own = match kind {
+            OpKind::AllGather => s / self.p.max(1),
+            _ => s,
+        };
+        let boards =
+            algorithm == Algorithm::Boards || (algorithm == Algorithm::Fused && own <= BOARD_BYTES);
+        if boards {
+            // Each shows its own and reads everybody's.
+            let read = match kind {
+                OpKind::AllReduce | OpKind::ReduceScatter => s.saturating_mul(self.p),
+                _ => s,
+            };
+            return Work {
+                looks: self.others(),
+                mapped: own.saturating_add(read),
+                ..Work::default()
+            };
+        }
+        // Of an all-reduce each reads its share of all, and writes it for all.
+        let where_it_lies = match kind {
+            OpKind::AllReduce | OpKind::AllGather | OpKind::Broadcast => s.saturating_mul(2),
+            _ => s.saturating_add(own / self.p.max(1)),
+        };
+        // What others need of a rank's is copied in, and what is theirs copied out.
+        let copies = match kind {
+            OpKind::AllReduce => but_own.saturating_mul(4),
+            OpKind::ReduceScatter => but_own.saturating_mul(2),
+            _ => own.saturating_mul(2),
+        };
+        match algorithm {
+            Algorithm::Staged => Work {
+                looks: (2 * self.others()).saturating_mul(1 + self.slices(s)),
+                mapped: where_it_lies.saturating_add(copies),
+                ..Work::default()
+            },
+            _ => Work {
+                looks: 2 * self.others(),
+                mapped: where_it_lies,
+                ..Work::default()
+            },
+        }
+    }
+
     fn of(&self, question: &Question<'_>, algorithm: Algorithm) -> Work {
+        if algorithm.planned() == Algorithm::Fused {
+            return self.fused(question.kind, algorithm);
+        }
         match question.kind {
             OpKind::AllReduce => self.all_reduce(algorithm),
             OpKind::Reduce => self.reduce(algorithm),
@@ -482,6 +489,28 @@ impl Work {
             coded: self.coded.saturating_add(other.coded),
             copied: self.copied.saturating_add(other.copied),
             looks: self.looks + other.looks,
+            mapped: self.mapped.saturating_add(other.mapped),
+        }
+    }
+
+    /// Where ranks share processors, all that is done costs everybody's time: where each does as much as the busiest, that is as if two of them did it one after the other, and most messages wait until their receiver has its turn. Along trees few do much at a time. What comes from many at once has left the caches when it is used; around a ring it comes from one (docs/benchmarks.md, chosen against forced).
+    fn shared(self, algorithm: Algorithm) -> Work {
+        let twice = |n: u64| n.saturating_mul(2);
+        let bytes = match algorithm {
+            Algorithm::Binomial | Algorithm::Knomial | Algorithm::DoubleTree => return self,
+            Algorithm::Pipelined => return self,
+            Algorithm::Ring => twice(self.bytes),
+            _ => twice(self.bytes).saturating_add(self.bytes / 2),
+        };
+        Work {
+            messages: self.messages.saturating_mul(4),
+            bytes,
+            folded: twice(self.folded),
+            coded: twice(self.coded),
+            copied: twice(self.copied),
+            looks: twice(self.looks),
+            mapped: twice(self.mapped),
+            ..self
         }
     }
 
@@ -536,9 +565,8 @@ pub(super) fn predict(
     let Some(outer) = algorithm.between_hosts() else {
         let mut work = flat.of(question, algorithm).in_codec(codec, question);
         if hosts.n == 1 {
-            if algorithm == Algorithm::Exchange {
-                // P(P−1) messages at once are too many for ranks that share processors: 4 ranks on 2 take as long as with twice as many one after the other (`cargo xtask bench chosen`).
-                work.messages = work.messages.saturating_mul(2);
+            if tables.crowded {
+                work = work.shared(algorithm);
             }
             return work.on(&tables.inside, 1);
         }

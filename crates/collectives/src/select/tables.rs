@@ -18,6 +18,10 @@ pub struct LinkClass {
     pub fold_bytes_per_us: u64,
     /// Plain bytes per microsecond that a rank encodes or decodes.
     pub codec_bytes_per_us: u64,
+    /// What a look at another rank's lines in memory that both have mapped costs, with what it has to wait for, in nanoseconds.
+    pub look_ns: u64,
+    /// Bytes per microsecond that a rank reads and writes, together, in steps over memory that ranks have mapped.
+    pub mapped_bytes_per_us: u64,
 }
 
 impl LinkClass {
@@ -28,6 +32,8 @@ impl LinkClass {
         bytes_per_us: 4_000,
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
+        look_ns: 300,
+        mapped_bytes_per_us: 20_000,
     };
     /// Processes of one host, over its own loopback.
     pub const LOOPBACK: LinkClass = LinkClass {
@@ -36,6 +42,8 @@ impl LinkClass {
         bytes_per_us: 2_000,
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
+        look_ns: 300,
+        mapped_bytes_per_us: 20_000,
     };
     /// Processes of one host, through memory that they share.
     pub const SHARED: LinkClass = LinkClass {
@@ -44,6 +52,8 @@ impl LinkClass {
         bytes_per_us: 4_000,
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
+        look_ns: 300,
+        mapped_bytes_per_us: 20_000,
     };
     /// Hosts on a network of 10 Gbit/s.
     pub const TEN_GIGABIT: LinkClass = LinkClass {
@@ -52,6 +62,8 @@ impl LinkClass {
         bytes_per_us: 1_150,
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
+        look_ns: 300,
+        mapped_bytes_per_us: 20_000,
     };
     /// Hosts on a network of 1 Gbit/s.
     pub const GIGABIT: LinkClass = LinkClass {
@@ -60,6 +72,8 @@ impl LinkClass {
         bytes_per_us: 115,
         fold_bytes_per_us: 6_000,
         codec_bytes_per_us: 4_000,
+        look_ns: 300,
+        mapped_bytes_per_us: 20_000,
     };
 
     /// The classes that have a name: `threads`, `shared`, `loopback`, `10gbit`, `1gbit`.
@@ -72,25 +86,29 @@ impl LinkClass {
     ];
 
     /// The numbers by name.
-    fn fields(&mut self) -> [(&'static str, &mut u64); 5] {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 7] {
         [
             ("latency_ns", &mut self.latency_ns),
             ("message_ns", &mut self.message_ns),
             ("bytes_per_us", &mut self.bytes_per_us),
             ("fold_bytes_per_us", &mut self.fold_bytes_per_us),
             ("codec_bytes_per_us", &mut self.codec_bytes_per_us),
+            ("look_ns", &mut self.look_ns),
+            ("mapped_bytes_per_us", &mut self.mapped_bytes_per_us),
         ]
     }
 
-    fn to_bytes(self) -> [u8; 40] {
+    fn to_bytes(self) -> [u8; 56] {
         let numbers = [
             self.latency_ns,
             self.message_ns,
             self.bytes_per_us,
             self.fold_bytes_per_us,
             self.codec_bytes_per_us,
+            self.look_ns,
+            self.mapped_bytes_per_us,
         ];
-        let mut bytes = [0; 40];
+        let mut bytes = [0; 56];
         for (to, n) in bytes.chunks_mut(8).zip(numbers) {
             to.copy_from_slice(&n.to_le_bytes());
         }
@@ -109,6 +127,8 @@ pub struct Tables {
     pub slice_bytes: u64,
     /// Whether ranks of one host have each other's buffers mapped, so that fused plans can be carried out.
     pub mapped: bool,
+    /// Whether there are hosts with more ranks than processors that these may use: then messages cost everybody's time.
+    pub crowded: bool,
 }
 
 impl Tables {
@@ -125,6 +145,11 @@ impl Tables {
         Tables::of(LinkClass::LOOPBACK, LinkClass::LOOPBACK)
     }
 
+    /// All ranks are on one host and share memory.
+    pub const fn shared() -> Tables {
+        Tables::of(LinkClass::SHARED, LinkClass::SHARED)
+    }
+
     /// Hosts on a network of 10 Gbit/s, on each of which ranks share memory.
     pub const fn network() -> Tables {
         Tables::of(LinkClass::SHARED, LinkClass::TEN_GIGABIT)
@@ -137,6 +162,7 @@ impl Tables {
             between,
             slice_bytes: Tables::SLICE_BYTES,
             mapped: false,
+            crowded: false,
         }
     }
 
@@ -147,7 +173,7 @@ impl Tables {
             &self.inside.to_bytes(),
             &self.between.to_bytes(),
             &self.slice_bytes.to_le_bytes(),
-            &[u8::from(self.mapped)],
+            &[u8::from(self.mapped), u8::from(self.crowded)],
         ])
     }
 }
@@ -169,7 +195,8 @@ impl fmt::Display for Tables {
             }
         }
         writeln!(f, "slice_bytes = {}", self.slice_bytes)?;
-        writeln!(f, "mapped = {}", self.mapped)
+        writeln!(f, "mapped = {}", self.mapped)?;
+        writeln!(f, "crowded = {}", self.crowded)
     }
 }
 
@@ -214,8 +241,13 @@ impl FromStr for Tables {
                 .split_once('=')
                 .map(|(name, value)| (name.trim(), value.trim()))
                 .ok_or_else(|| wrong("name = number"))?;
-            if name == "mapped" {
-                tables.mapped = value.parse().map_err(|_| wrong("true or false"))?;
+            let fact = match name {
+                "mapped" => Some(&mut tables.mapped),
+                "crowded" => Some(&mut tables.crowded),
+                _ => None,
+            };
+            if let Some(fact) = fact {
+                *fact = value.parse().map_err(|_| wrong("true or false"))?;
                 continue;
             }
             let number: u64 = value
@@ -236,7 +268,7 @@ impl FromStr for Tables {
             };
             if !known {
                 return Err(wrong(
-                    "slice_bytes, mapped, or inside. or between. with latency_ns, message_ns, bytes_per_us, fold_bytes_per_us or codec_bytes_per_us",
+                    "slice_bytes, mapped, crowded, or inside. or between. with latency_ns, message_ns, bytes_per_us, fold_bytes_per_us, codec_bytes_per_us, look_ns or mapped_bytes_per_us",
                 ));
             }
         }
@@ -256,7 +288,7 @@ mod tests {
     #[test]
     fn tables_are_read_as_they_are_written() {
         let mut tables = Tables::of(LinkClass::THREADS, LinkClass::GIGABIT);
-        tables.mapped = true;
+        (tables.mapped, tables.crowded) = (true, true);
         tables.slice_bytes = 12345;
         let read: Tables = tables.to_string().parse().unwrap();
         assert_eq!(read, tables);

@@ -45,6 +45,8 @@ fn every_question_has_an_answer() {
         bytes_per_us: 0,
         fold_bytes_per_us: 0,
         codec_bytes_per_us: 0,
+        look_ns: u64::MAX,
+        mapped_bytes_per_us: 0,
     };
     for between in classes.into_iter().chain([extreme]) {
         for slice_bytes in [1, 64 << 10, u64::MAX] {
@@ -229,6 +231,10 @@ fn tables_that_differ_hash_differently() {
             mapped: true,
             ..base
         },
+        Tables {
+            crowded: true,
+            ..base
+        },
     ];
     for change in [
         |c: &mut LinkClass| c.latency_ns += 1,
@@ -236,6 +242,8 @@ fn tables_that_differ_hash_differently() {
         |c: &mut LinkClass| c.bytes_per_us += 1,
         |c: &mut LinkClass| c.fold_bytes_per_us += 1,
         |c: &mut LinkClass| c.codec_bytes_per_us += 1,
+        |c: &mut LinkClass| c.look_ns += 1,
+        |c: &mut LinkClass| c.mapped_bytes_per_us += 1,
     ] {
         let (mut inside, mut between) = (base, base);
         change(&mut inside.inside);
@@ -301,4 +309,76 @@ fn ranks_that_share_hosts_go_in_two_levels() {
         error.contains("needs several hosts, and ranks that share one"),
         "{error}"
     );
+}
+
+/// Where ranks have mapped each other's memory nothing beats one pass over it; its ways are never chosen, and there for whoever names them.
+#[test]
+fn ways_of_fused_are_taken_only_where_they_are_named() {
+    let tables = Tables {
+        mapped: true,
+        ..Tables::shared()
+    };
+    for world in [2, 3, 4, 8] {
+        let hosts = vec![0; world as usize];
+        for len in [1, 16, 1024, 1025, 1 << 14, 1 << 18, 1 << 24] {
+            for crowded in [false, true] {
+                let tables = Tables { crowded, ..tables };
+                let question = Question {
+                    hosts: Some(&hosts),
+                    ..all_reduce(world, len)
+                };
+                let of = |algorithm| {
+                    let question = Question {
+                        algorithm,
+                        ..question
+                    };
+                    choose(&tables, &Overrides::default(), &question)
+                };
+                let free = of(None).unwrap();
+                assert_eq!(free.algorithm, Algorithm::Fused, "{world} {len}: {free}");
+                let ways = [Algorithm::Boards, Algorithm::Staged];
+                let others = free.candidates.iter().map(|c| c.algorithm);
+                assert!(others.into_iter().all(|a| !ways.contains(&a)), "{free}");
+                let staged = of(Some(Algorithm::Staged)).unwrap();
+                assert_eq!(staged.algorithm, Algorithm::Staged);
+                assert!(staged.nanoseconds > free.nanoseconds, "{staged}");
+                assert_eq!(of(Some(Algorithm::Boards)).is_ok(), len <= 1024);
+            }
+        }
+    }
+    let overrides: Overrides = "all_reduce:=staged".parse().unwrap();
+    let question = Question {
+        hosts: Some(&[3, 3]),
+        ..all_reduce(2, 1 << 20)
+    };
+    let named = choose(&tables, &overrides, &question).unwrap();
+    assert_eq!(named.algorithm, Algorithm::Staged);
+    let apart = choose(&tables, &overrides, &all_reduce(2, 1 << 20)).unwrap();
+    assert!(apart.passed_over.is_some(), "{apart}");
+}
+
+/// Ranks that share processors wait for each other's messages: along a tree there are fewer than from everybody to everybody.
+#[test]
+fn ranks_that_share_processors_send_fewer_messages() {
+    let hosts = [0; 8];
+    let question = Question {
+        hosts: Some(&hosts),
+        ..all_reduce(8, 1 << 12)
+    };
+    let of = |crowded| {
+        let tables = Tables {
+            crowded,
+            ..Tables::one_host()
+        };
+        choose(&tables, &Overrides::default(), &question).unwrap()
+    };
+    let time = |s: &Selection, algorithm| {
+        let found = s.candidates.iter().find(|c| c.algorithm == algorithm);
+        found.unwrap().nanoseconds
+    };
+    for algorithm in [Algorithm::Exchange, Algorithm::Direct, Algorithm::Ring] {
+        assert!(time(&of(true), algorithm) > time(&of(false), algorithm));
+    }
+    let tree = Algorithm::Knomial;
+    assert_eq!(time(&of(true), tree), time(&of(false), tree));
 }

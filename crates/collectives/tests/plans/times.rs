@@ -20,6 +20,8 @@ fn a_message_takes_what_the_table_says() {
         bytes_per_us: 4,
         fold_bytes_per_us: 1,
         codec_bytes_per_us: 1,
+        look_ns: 1,
+        mapped_bytes_per_us: 1,
     };
     let tables = Tables::of(class, class);
     let call = Call::Broadcast {

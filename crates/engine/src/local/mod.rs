@@ -15,7 +15,7 @@ pub(crate) mod here;
 mod small;
 mod staged;
 mod staged_layout;
-mod staged_room;
+pub(crate) mod staged_room;
 
 use crate::{
     arguments::Shape,
@@ -34,7 +34,8 @@ use crate::{
 use board::{Lines, Seen, Stream};
 use gaggle_collectives::Action;
 use gaggle_core::{
-    Descriptor, Down, Error, GroupInfo, Op, OpId, OpKind, Rank, Reduce, TransportError, Weight,
+    Algorithm, Descriptor, Down, Error, GroupInfo, Op, OpId, OpKind, Rank, Reduce, TransportError,
+    Weight,
     descriptor::stable_hash,
     raw::{bytes_of, bytes_of_mut},
 };
@@ -531,7 +532,7 @@ impl Local {
 #[derive(Default)]
 pub(crate) struct Locals {
     /// Staging memory.
-    rooms: Arc<Rooms>,
+    pub(crate) rooms: Arc<Rooms>,
     /// Place and serial number, the most urgent first.
     flying: Vec<(usize, u64)>,
     streams: HashMap<(u64, u32), Option<Arc<Stream>>>,
@@ -577,7 +578,10 @@ impl State {
             seq: 0,
         };
         let descriptor = choice.descriptor(id, op, group, shape.dtype);
-        let small = Small::of(op, choice, group, shape).map(Arc::new);
+        let small = match choice.algorithm {
+            Algorithm::Staged => None,
+            _ => Small::of(op, choice, group, shape).map(Arc::new),
+        };
         debug_assert!(!barrier || small.is_some(), "a barrier has no memory");
         Some(Arc::new(Decision {
             hash: stable_hash(&[&descriptor.to_bytes()]),
