@@ -166,6 +166,20 @@ pub const NAMES: [&str; CATALOGUE.len()] = {
     names
 };
 
+/// Rules with a step of their own: they are not built around a local one.
+const OWN_STEP: [&str; 10] = [
+    "dadam",
+    "damsgrad",
+    "dmsgd-yu",
+    "dmsgd-ying",
+    "qg-dmsgd",
+    "qg-dmsgd-n",
+    "decentlam",
+    "momentum-tracking",
+    "push-diging",
+    "one-bit-adam",
+];
+
 /// A setting or a name that makes no rule. Nothing has happened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -184,6 +198,14 @@ pub enum ConfigError {
     UnknownLocal {
         /// What was asked for.
         name: String,
+    },
+    /// The rule is not built around a local step, and one was asked for.
+    #[error("{rule} has a step of its own, and none of another kind such as {local}")]
+    NoLocal {
+        /// Which rule.
+        rule: String,
+        /// What was asked for.
+        local: &'static str,
     },
     /// A setting is out of its range.
     #[error("{field} is {value}; it must be {wanted}")]
@@ -298,7 +320,7 @@ pub struct RuleConfig {
     pub codec: Codec,
     /// L, the largest curvature of the losses, where it is known: lets `Rule::check` refuse step sizes of the AWC order.
     pub smoothness: Option<f64>,
-    /// The local step inside, in place of the rule's own; taken by all rules that are built around one.
+    /// The local step inside, in place of the rule's own; refused by rules that are not built around one.
     pub local: Option<LocalKind>,
     /// Steps per communication: of local-sgd (8), slowmo and bmuf (12), diloco (500), streaming-diloco (100), noloco (50); 1 for the diffusions.
     pub period: Option<u64>,
@@ -455,6 +477,12 @@ pub fn rule_by_name<T: Float>(
 ) -> Result<Box<dyn Rule<T>>, ConfigError> {
     if let Some(l) = config.smoothness {
         positive("smoothness", l)?;
+    }
+    if let Some(local) = config.local.filter(|_| OWN_STEP.contains(&name)) {
+        return Err(ConfigError::NoLocal {
+            rule: name.into(),
+            local: local.name(),
+        });
     }
     let rule = build(name, config)?;
     Ok(match config.clip {

@@ -12,6 +12,7 @@ use gaggle_core::{
 
 /// m, v as Adam's; v̂⁺ = max(v̂, v); u = max(Wũ, ε); x⁺ = Wx − γm/√u; ũ⁺ = Wũ − v̂ + v̂⁺, with v̂ = ũ = ε at the start.
 ///
+/// The first step goes by √ε, since ũ is one step behind: take ε near the squares of the gradients, not near 0.
 /// ũ tracks the mean of v̂ over the ranks, so that all come to scale alike. One message of 2n elements per step, under way while the gradient is computed; state m, v, v̂ and ũ, 4n elements. Decay is decoupled: x shrinks by γλx.
 /// Source: Chen et al. 2021, "On the convergence of decentralized adaptive gradient methods", Algorithm 3, re-read from summaries. ε is 1e-6 there.
 pub struct DamsGrad<T> {

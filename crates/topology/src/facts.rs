@@ -81,6 +81,7 @@ impl Rounds {
             Rounds::Sparse(mixings) => {
                 let n = mixings.first().map_or(0, Sparse::world);
                 let symmetric = mixings.iter().all(|m| m.is_symmetric(TOLERANCE));
+                let modes = sparse_modes(mixings, symmetric);
                 MixingFacts {
                     world: n,
                     period: mixings.len() as u64,
@@ -88,7 +89,10 @@ impl Rounds {
                     column_stochastic: mixings.iter().all(|m| m.column_sums().into_iter().all(one)),
                     symmetric,
                     connected: unreached(mixings).is_none(),
-                    contraction: contraction(mixings, symmetric),
+                    contraction: match modes {
+                        Modes::Between(low, high) => low.abs().max(high.abs()),
+                        _ => contraction(mixings, symmetric),
+                    },
                     lambda_min: match &mixings[..] {
                         [only] if symmetric => Some(smallest_eigenvalue(only)),
                         _ => None,
@@ -96,7 +100,7 @@ impl Rounds {
                     repeats: true,
                     tree: matches!(&mixings[..], [only] if symmetric && only.n_edges() + 2 == 2 * n)
                         && unreached(mixings).is_none(),
-                    modes: sparse_modes(mixings, symmetric),
+                    modes,
                 }
             }
         }
@@ -184,12 +188,7 @@ fn sparse_modes(mixings: &[Sparse], symmetric: bool) -> Modes {
     match mixings {
         _ if n <= 1 => Modes::Apart(Vec::new()),
         [only] if symmetric => {
-            // Agreement's eigenvalue is moved into the middle of the others, where it is not seen.
-            let (low, high) = extremes(n, steps(n), |x, y| {
-                only.apply(x, y);
-                let mean = x.iter().sum::<f64>() / n as f64;
-                y.iter_mut().for_each(|v| *v -= mean);
-            });
+            let (low, high) = apart_from_agreement(only);
             Modes::Between(low, high)
         }
         _ if n <= DENSE_RANKS => Modes::Dense(mixings.iter().map(Sparse::dense).collect()),
@@ -241,6 +240,16 @@ fn smallest_eigenvalue(mixing: &Sparse) -> f64 {
     extremes(n, steps(n), |x, y| mixing.apply(x, y)).0
 }
 
+/// Smallest and largest eigenvalue of W − J for a symmetric W: agreement's is moved to 0.
+fn apart_from_agreement(mixing: &Sparse) -> (f64, f64) {
+    let n = mixing.world();
+    extremes(n, steps(n), |x, y| {
+        mixing.apply(x, y);
+        let mean = x.iter().sum::<f64>() / n as f64;
+        y.iter_mut().for_each(|v| *v -= mean);
+    })
+}
+
 /// ‖Π − J‖₂ with Π = W_{τ−1}…W_0 and J = 11ᵀ/n.
 fn contraction(mixings: &[Sparse], symmetric: bool) -> f64 {
     let n = mixings.first().map_or(0, Sparse::world);
@@ -249,10 +258,7 @@ fn contraction(mixings: &[Sparse], symmetric: bool) -> f64 {
         y.iter_mut().for_each(|v| *v -= mean);
     };
     if let ([only], true) = (mixings, symmetric) {
-        let (low, high) = extremes(n, steps(n), |x, y| {
-            only.apply(x, y);
-            minus_mean(x, y);
-        });
+        let (low, high) = apart_from_agreement(only);
         return low.abs().max(high.abs());
     }
     // The eigenvalues of [[0, A], [Aᵀ, 0]] are ± the singular values of A: no squares, so that 0 comes out as 0.

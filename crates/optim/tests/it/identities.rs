@@ -297,6 +297,41 @@ fn compressed_gossip_reaches_consensus_and_keeps_the_mean() {
     }
 }
 
+/// The limit is that of ATC with (1 − η)I + ηW for every compressor that contracts: .3000753374 on the ring.
+#[test]
+fn compressors_share_their_limit() {
+    let problem = Problem::new(Kind::Lin);
+    for (compressor, eta) in [
+        (Compressor::TopK { ratio: 0.5 }, 0.3),
+        (Compressor::Sign, 0.3),
+        (
+            Compressor::RandomK {
+                ratio: 0.5,
+                unbiased: false,
+                seed: 3,
+            },
+            0.3,
+        ),
+        (
+            Compressor::Qsgd {
+                levels: 4,
+                contracting: true,
+                seed: 3,
+            },
+            0.3,
+        ),
+    ] {
+        let config = RuleConfig {
+            compressor,
+            consensus_step: eta,
+            ..NONE()
+        };
+        let last = run(graph("ring"), rule("choco", config), 0.1, 3000).pop();
+        let got = problem.error(&last.expect("it has run"));
+        assert!((got - 0.3000753374).abs() < 1e-9, "{compressor:?}: {got}");
+    }
+}
+
 /// x after steps 6 and 7 of 1-bit Adam, from the numpy implementation; and what was left out is not lost.
 #[test]
 fn one_bit_adam_feeds_its_errors_back() {

@@ -37,6 +37,8 @@ pub fn config(name: &str) -> RuleConfig {
         global_period: 3,
         warm_up: 2,
         lookahead_steps: 3,
+        // DAMSGrad's first step is γm/√ε.
+        eps: if name == "damsgrad" { 1.0 } else { 1e-8 },
         compressor: Compressor::TopK { ratio: 0.5 },
         ..RuleConfig::default()
     }
