@@ -3,7 +3,7 @@
 use crate::{
     Compressor, LocalRule,
     arith::{fill, update, zeros},
-    config::{ConfigError, carries, in_range},
+    error::{ConfigError, carries, in_range},
     stability::{check_gossip, unstable},
 };
 use gaggle_core::{

@@ -2,7 +2,7 @@
 
 use crate::{
     arith::norm,
-    config::{ConfigError, positive},
+    error::{ConfigError, positive},
 };
 use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

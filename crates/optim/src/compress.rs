@@ -1,6 +1,6 @@
 //! Compressors: what is left of a vector when little is to be sent.
 
-use crate::config::{ConfigError, in_range};
+use crate::error::{ConfigError, in_range};
 use gaggle_core::{Cx, Float, Place};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,8 +3,9 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    config::{ConfigError, carries},
-    stability::{Recursion, check_gossip},
+    error::{ConfigError, carries},
+    recursion::Recursion,
+    stability::check_gossip,
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

@@ -3,7 +3,7 @@
 use crate::{
     AdamWConfig,
     arith::zeros,
-    config::{ConfigError, below_one, carries, not_negative, positive},
+    error::{ConfigError, below_one, carries, not_negative, positive},
     stability::check_gossip,
 };
 use gaggle_core::{

@@ -2,9 +2,10 @@
 
 use crate::{
     arith::{fill, zeros},
-    config::{ConfigError, below_one, carries, not_negative},
+    error::{ConfigError, below_one, carries, not_negative},
     quasi_global::SMALLEST_LR,
-    stability::{Recursion, check_gossip},
+    recursion::Recursion,
+    stability::check_gossip,
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

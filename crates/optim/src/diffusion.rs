@@ -2,7 +2,7 @@
 
 use crate::{
     LocalRule,
-    config::{ConfigError, at_least_one, carries},
+    error::{ConfigError, at_least_one, carries},
     stability::{check_curvature, check_gossip, check_smallest_eigenvalue},
 };
 use gaggle_core::{

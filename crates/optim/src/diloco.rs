@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     arith::{fill, zeros},
-    config::{ConfigError, at_least_one, below_one, carries, positive},
+    error::{ConfigError, at_least_one, below_one, carries, positive},
     stability::check_lr,
 };
 use gaggle_core::{

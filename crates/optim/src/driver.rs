@@ -489,7 +489,8 @@ impl<T: Float> Decentralised<T> {
             };
             self.rule.emit(&self.cx, e.slot, local, out);
             self.mixer.start(e, self.cx.step)?;
-            self.in_flight.push((*e, self.cx.step + e.late));
+            let due = self.cx.step.saturating_add(e.late);
+            self.in_flight.push((*e, due));
         }
         Ok(())
     }

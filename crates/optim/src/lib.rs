@@ -59,6 +59,7 @@
 mod allreduce;
 mod arith;
 mod bmuf;
+mod catalogue;
 mod choco;
 mod clip;
 mod compress;
@@ -70,6 +71,7 @@ mod decentlam;
 mod diffusion;
 mod diloco;
 mod driver;
+mod error;
 mod extra;
 mod gossip_pga;
 mod local;
@@ -82,6 +84,7 @@ mod pace;
 mod push_diging;
 mod push_sum;
 mod quasi_global;
+mod recursion;
 mod relay;
 mod schedule;
 mod slowmo;
@@ -97,10 +100,11 @@ mod yu;
 
 pub use allreduce::AllReduce;
 pub use bmuf::{Bmuf, BmufConfig};
+pub use catalogue::{CATALOGUE, Entry, NAMES, rule_by_name};
 pub use choco::{Choco, ChocoConfig, ChocoOrder};
 pub use clip::{Clip, Clipped};
 pub use compress::Compressor;
-pub use config::{CATALOGUE, ConfigError, Entry, LocalKind, NAMES, RuleConfig, rule_by_name};
+pub use config::RuleConfig;
 pub use d2::{Bar, D2};
 pub use dadam::Dadam;
 pub use damsgrad::DamsGrad;
@@ -108,11 +112,12 @@ pub use decentlam::DecentLam;
 pub use diffusion::{Diffusion, Order};
 pub use diloco::{DiLoCo, DiLoCoConfig, OuterSgd};
 pub use driver::Decentralised;
+pub use error::ConfigError;
 pub use extra::Extra;
 pub use gossip_pga::GossipPga;
 pub use local::{
-    Adagrad, AdagradConfig, AdamW, AdamWConfig, Ema, Lion, LionConfig, LocalRule, RmsProp,
-    RmsPropConfig, Sgd, SgdConfig,
+    Adagrad, AdagradConfig, AdamW, AdamWConfig, Ema, Lion, LionConfig, LocalKind, LocalRule,
+    RmsProp, RmsPropConfig, Sgd, SgdConfig,
 };
 pub use local_sgd::LocalSgd;
 pub use lookahead::Lookahead;

@@ -2,7 +2,7 @@
 
 use crate::{
     LocalRule,
-    config::{ConfigError, at_least_one, carries},
+    error::{ConfigError, at_least_one, carries},
     stability::check_lr,
 };
 use gaggle_core::{

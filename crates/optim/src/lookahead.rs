@@ -2,7 +2,7 @@
 
 use crate::{
     arith::{update, zeros},
-    config::{ConfigError, at_least_one, in_range},
+    error::{ConfigError, at_least_one, in_range},
 };
 use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

@@ -2,7 +2,7 @@
 
 use crate::{
     arith::{fill, update, zeros},
-    config::{ConfigError, below_one, carries, not_negative},
+    error::{ConfigError, below_one, carries, not_negative},
     stability::check_gossip,
 };
 use gaggle_core::{

@@ -3,8 +3,9 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    config::{ConfigError, at_least_one, below_one, carries, positive},
-    stability::{Recursion, check_lr, check_mixing, mean_square_of_pairs, unstable},
+    error::{ConfigError, at_least_one, below_one, carries, positive},
+    recursion::{Recursion, mean_square_of_pairs},
+    stability::{check_lr, check_mixing, unstable},
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

@@ -3,7 +3,7 @@
 use crate::{
     AdamWConfig, Compressor,
     arith::{fill, update, zeros},
-    config::{ConfigError, below_one, carries, not_negative, positive},
+    error::{ConfigError, below_one, carries, not_negative, positive},
     stability::check_lr,
 };
 use gaggle_core::{

@@ -55,16 +55,16 @@ impl Pace {
 
     /// The step at hand is done.
     pub fn advance(&mut self) {
-        self.step += 1;
+        self.step = self.step.saturating_add(1);
         if self.mixes() {
-            self.round += 1;
+            self.round = self.round.saturating_add(1);
             self.since = 0;
         } else {
-            self.since += 1;
+            self.since = self.since.saturating_add(1);
         }
     }
 
     fn mixes(&self) -> bool {
-        self.since + 1 >= self.period
+        self.since.saturating_add(1) >= self.period
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     arith::{fill, update, zeros},
-    config::{ConfigError, carries, not_negative},
+    error::{ConfigError, carries, not_negative},
     stability::check_push,
 };
 use gaggle_core::{

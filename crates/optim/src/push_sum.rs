@@ -2,7 +2,7 @@
 
 use crate::{
     LocalRule,
-    config::{ConfigError, carries},
+    error::{ConfigError, carries},
     stability::check_push,
 };
 use gaggle_core::{

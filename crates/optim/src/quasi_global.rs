@@ -2,8 +2,9 @@
 
 use crate::{
     arith::zeros,
-    config::{ConfigError, below_one, carries, not_negative},
-    stability::{Recursion, check_gossip},
+    error::{ConfigError, below_one, carries, not_negative},
+    recursion::Recursion,
+    stability::check_gossip,
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,

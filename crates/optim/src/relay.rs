@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    config::{ConfigError, carries},
+    error::{ConfigError, carries},
     stability::{check_lr, unstable},
 };
 use gaggle_core::{
@@ -112,12 +112,14 @@ impl<T: Float> Rule<T> for RelaySgd<T> {
             return;
         };
         let (span, n) = (local.at, self.n);
-        for (l, message) in mean.values.chunks_exact(span.len() + 1).enumerate() {
+        // Fewer than neighbours where edges go one way only, which no tree has.
+        let neighbours = self.counts.len();
+        let messages = mean.values.chunks_exact(span.len() + 1).take(neighbours);
+        for (l, message) in messages.enumerate() {
             let (values, count) = message.split_at(span.len());
             self.heard[l * n + span.start..][..span.len()].copy_from_slice(values);
             self.counts[l] = count[0];
         }
-        let neighbours = self.counts.len();
         let missing = self.world - 1.0 - self.counts.iter().map(|c| c.to_f64()).sum::<f64>();
         update(local.x, |k, y| {
             let fill = match self.fill {

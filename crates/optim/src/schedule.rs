@@ -1,6 +1,6 @@
 //! Step sizes over time.
 
-use crate::config::{ConfigError, at_least_one, in_range, not_negative};
+use crate::error::{ConfigError, at_least_one, in_range, not_negative};
 
 /// What a step size is multiplied by after the warm-up.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    config::{ConfigError, at_least_one, below_one, carries, positive},
+    error::{ConfigError, at_least_one, below_one, carries, positive},
     quasi_global::SMALLEST_LR,
     stability::check_lr,
 };

@@ -3,7 +3,7 @@
 use crate::{
     LocalRule, OuterSgd,
     arith::{fill, zeros},
-    config::{ConfigError, at_least_one, carries, in_range},
+    error::{ConfigError, at_least_one, carries, in_range},
     stability::check_lr,
 };
 use gaggle_core::{

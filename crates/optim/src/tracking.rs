@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    config::{ConfigError, carries},
+    error::{ConfigError, carries},
     stability::check_gossip,
 };
 use gaggle_core::{

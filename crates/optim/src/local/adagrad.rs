@@ -1,7 +1,7 @@
 //! Adagrad, by PyTorch's documented formulas.
 
 use super::LocalRule;
-use crate::config::{ConfigError, not_negative, positive};
+use crate::error::{ConfigError, not_negative, positive};
 use gaggle_core::{Cx, Float};
 
 /// Settings of [`Adagrad`], with PyTorch's names and defaults.

@@ -1,7 +1,7 @@
 //! Adam with decoupled weight decay, by PyTorch's documented formulas.
 
 use super::LocalRule;
-use crate::config::{ConfigError, below_one, not_negative, positive};
+use crate::error::{ConfigError, below_one, not_negative, positive};
 use gaggle_core::{Cx, Float};
 
 /// Settings of [`AdamW`], with PyTorch's names and defaults.

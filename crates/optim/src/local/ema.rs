@@ -1,7 +1,7 @@
 //! Momentum as a moving average of gradients.
 
 use super::LocalRule;
-use crate::config::{ConfigError, below_one, not_negative};
+use crate::error::{ConfigError, below_one, not_negative};
 use gaggle_core::{Cx, Float};
 
 /// g ← g + λx; m ← βm + (1 − β)g from m = 0; x ← x − γm.

@@ -1,7 +1,7 @@
 //! Lion: the sign of a momentum.
 
 use super::LocalRule;
-use crate::config::{ConfigError, below_one, not_negative};
+use crate::error::{ConfigError, below_one, not_negative};
 use gaggle_core::{Cx, Float};
 
 /// Settings of [`Lion`], with the paper's defaults.

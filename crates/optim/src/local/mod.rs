@@ -3,6 +3,7 @@
 mod adagrad;
 mod adamw;
 mod ema;
+mod kind;
 mod lion;
 mod rmsprop;
 mod sgd;
@@ -10,6 +11,7 @@ mod sgd;
 pub use adagrad::{Adagrad, AdagradConfig};
 pub use adamw::{AdamW, AdamWConfig};
 pub use ema::Ema;
+pub use kind::LocalKind;
 pub use lion::{Lion, LionConfig};
 pub use rmsprop::{RmsProp, RmsPropConfig};
 pub use sgd::{Sgd, SgdConfig};

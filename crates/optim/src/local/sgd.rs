@@ -1,7 +1,7 @@
 //! SGD, plain or with momentum, by PyTorch's documented formulas.
 
 use super::LocalRule;
-use crate::config::{ConfigError, below_one, not_negative};
+use crate::error::{ConfigError, below_one, not_negative};
 use gaggle_core::{Cx, Float};
 
 /// Settings of [`Sgd`], with PyTorch's names and defaults.

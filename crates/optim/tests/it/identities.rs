@@ -404,6 +404,62 @@ fn the_bias_depends_on_momentum_as_known() {
     }
 }
 
+/// Limits of DSGD on LIN in closed form, (I − W + γH)x = γc for AWC and (I − W(I − γH))x = γWc for ATC: errors for γ = 0.1, 0.05, 0.025 and 0.0125, and rank 0 at 0.1.
+#[test]
+fn limits_are_those_in_closed_form() {
+    let problem = Problem::new(Kind::Lin);
+    for (name, on, errors, first) in [
+        (
+            "dsgd-awc",
+            "ring",
+            [0.1392882885, 0.07788736209, 0.04144531258, 0.02141833340],
+            [0.45585286, -1.41456247, 0.10967278, 1.9299725],
+        ),
+        (
+            "dsgd-atc",
+            "ring",
+            [0.1120743924, 0.06147885326, 0.03232850209, 0.01659628236],
+            [0.43721864, -1.41571962, 0.10154638, 1.93808944],
+        ),
+        (
+            "dsgd-awc",
+            "static-exp",
+            [0.05704550454, 0.02954331437, 0.01504313871, 0.007591651826],
+            [0.46558992, -1.39020529, 0.16294288, 2.03170752],
+        ),
+        (
+            "dsgd-atc",
+            "static-exp",
+            [0.02396207589, 0.01205779967, 0.006048575185, 0.003029272459],
+            [0.44851338, -1.38614996, 0.16214949, 2.04876958],
+        ),
+    ] {
+        for (k, want) in errors.into_iter().enumerate() {
+            let lr = 0.1 * 0.5_f64.powi(k as i32);
+            let last = run(graph(on), rule(name, NONE()), lr, 1000 << k).pop();
+            let x = last.expect("it has run");
+            let got = problem.error(&x);
+            assert!(
+                (got - want).abs() < 1e-8 * want,
+                "{name} on {on}, {lr}: {got}"
+            );
+            assert!(
+                k > 0 || close(&x[0], &first, 6e-9),
+                "{name} on {on}: {:?}",
+                x[0]
+            );
+        }
+    }
+    // Local SGD, H = 4: (I − mean(I − γH)⁴)x = mean Σ(I − γH)ᵗγc.
+    let local = RuleConfig {
+        period: Some(4),
+        ..NONE()
+    };
+    let want = [0.4375784, -1.37991179, 0.15688798, 2.02442072];
+    let last = run(graph("ring"), rule("local-sgd", local), 0.1, 2000).pop();
+    assert!(close(&last.expect("it has run")[0], &want, 6e-9));
+}
+
 /// Everybody's mean in rank order: all ranks stay equal bit for bit.
 #[test]
 fn means_over_everybody_keep_ranks_equal_bit_for_bit() {

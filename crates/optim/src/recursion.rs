@@ -1,0 +1,218 @@
+//! How a rule's recursion moves disagreements: spectral radii over the modes of a topology.
+
+use crate::stability::unstable;
+use gaggle_core::{MixingFacts, Modes, Stability, Unstable};
+
+/// How near to the unit circle a root counts as being on it.
+const MARGIN: f64 = 1e-9;
+
+/// Of a topology that never repeats only the first rounds are seen: by this factor they must grow or shrink to count.
+const CLEARLY: f64 = 20.0;
+
+/// Two numbers per rank that a rule's step moves by (A + wB), where gradients vanish, in a disagreement that averaging multiplies by w.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recursion {
+    fixed: [[f64; 2]; 2],
+    mixed: [[f64; 2]; 2],
+}
+
+impl Recursion {
+    pub fn new(fixed: [[f64; 2]; 2], mixed: [[f64; 2]; 2]) -> Recursion {
+        Recursion { fixed, mixed }
+    }
+
+    /// Refuses where a disagreement grows over one period of the topology.
+    pub fn check(
+        &self,
+        rule: &str,
+        facts: &MixingFacts,
+        instead: &str,
+    ) -> Result<Stability, Unstable> {
+        let Some(radius) = self.radius(&facts.modes) else {
+            return Ok(Stability::Unchecked(format!(
+                "the spectrum of {} ranks' weights is not known, so nothing can be said about {rule}",
+                facts.world
+            )));
+        };
+        let smallest = facts.lambda_min.map_or(String::new(), |l| {
+            format!(", the smallest eigenvalue of the weights is {l:.6}")
+        });
+        let rounds = match facts.period {
+            1 => "1 round".to_owned(),
+            n => format!("{n} rounds"),
+        };
+        if !facts.repeats && (1.0 / CLEARLY..CLEARLY).contains(&radius) {
+            return Ok(Stability::Unchecked(format!(
+                "the topology never repeats, and that with {rule} the worst disagreement is multiplied by {radius:.6} in its first {rounds} says too little"
+            )));
+        }
+        if radius > 1.0 + MARGIN {
+            return unstable(
+                format!(
+                    "with {rule} the worst disagreement grows by a factor of {radius:.6} in {rounds}{smallest}"
+                ),
+                instead,
+            );
+        }
+        if radius >= 1.0 - MARGIN {
+            return Ok(Stability::Marginal(format!(
+                "with {rule} the worst disagreement does not shrink: it is multiplied by {radius:.12} in {rounds}{smallest}"
+            )));
+        }
+        Ok(Stability::Stable)
+    }
+
+    /// The largest modulus among the eigenvalues of one period's product, over all disagreements.
+    pub fn radius(&self, modes: &Modes) -> Option<f64> {
+        /// Between two eigenvalues the radius is looked up this often.
+        const SAMPLES: u32 = 512;
+        match modes {
+            Modes::Apart(all) => Some(all.iter().map(|w| self.apart(w)).fold(0.0, f64::max)),
+            Modes::Between(low, high) => Some(
+                (0..=SAMPLES)
+                    .map(|i| low + (high - low) * f64::from(i) / f64::from(SAMPLES))
+                    .map(|w| self.apart(&[(w, 0.0)]))
+                    .fold(0.0, f64::max),
+            ),
+            Modes::Dense(rounds) => Some(self.dense(rounds)),
+            _ => None,
+        }
+    }
+
+    /// One disagreement: a product of 2×2 matrices, and its eigenvalues from trace and determinant.
+    fn apart(&self, rounds: &[(f64, f64)]) -> f64 {
+        let one = |w: &(f64, f64)| {
+            let entry = |i: usize, j: usize| C {
+                re: self.fixed[i][j] + w.0 * self.mixed[i][j],
+                im: w.1 * self.mixed[i][j],
+            };
+            [[entry(0, 0), entry(0, 1)], [entry(1, 0), entry(1, 1)]]
+        };
+        let (zero, unit) = (C { re: 0.0, im: 0.0 }, C { re: 1.0, im: 0.0 });
+        let mut m = [[unit, zero], [zero, unit]];
+        for w in rounds {
+            let a = one(w);
+            let entry = |i: usize, j: usize| a[i][0].times(m[0][j]).plus(a[i][1].times(m[1][j]));
+            m = [[entry(0, 0), entry(0, 1)], [entry(1, 0), entry(1, 1)]];
+        }
+        let half = m[0][0].plus(m[1][1]).scaled(0.5);
+        // (a − d)²/4 + bc, which does not cancel as t²/4 − det does.
+        let apart = m[0][0].plus(m[1][1].scaled(-1.0)).scaled(0.5);
+        let root = apart.times(apart).plus(m[0][1].times(m[1][0])).root();
+        let (a, b) = (half.plus(root), half.plus(root.scaled(-1.0)));
+        a.size().max(b.size())
+    }
+
+    /// All disagreements at once: A ⊗ (I − J) + B ⊗ (W − J), in which agreement is 0.
+    fn dense(&self, rounds: &[Vec<f64>]) -> f64 {
+        let n = rounds.first().map_or(0, |w| w.len().isqrt());
+        let size = 2 * n;
+        let mut product: Option<Vec<f64>> = None;
+        for w in rounds {
+            let mut m = vec![0.0; size * size];
+            for (at, value) in m.iter_mut().enumerate() {
+                let (i, j) = (at / size, at % size);
+                let (a, b) = (i / n, j / n);
+                let (i, j) = (i % n, j % n);
+                let mean = 1.0 / n as f64;
+                let own = if i == j { 1.0 - mean } else { -mean };
+                *value = self.fixed[a][b] * own + self.mixed[a][b] * (w[i * n + j] - mean);
+            }
+            product = Some(match product {
+                None => m,
+                Some(before) => multiply(&m, &before, size),
+            });
+        }
+        product.map_or(0.0, |m| spectral_radius(m, size))
+    }
+}
+
+/// The mean square of disagreements over uniformly random pairs of n ranks, per outer step of NoLoCo: δ⁺ = αδ + γ(mean of the pair − φ), φ⁺ = φ + δ⁺.
+///
+/// The sums over the ranks of φ², φδ and δ² move by a 3×3 matrix, since a partner is any other rank, and both sums are 0.
+pub(crate) fn mean_square_of_pairs(alpha: f64, gamma: f64, n: usize) -> f64 {
+    if n < 2 {
+        return 0.0;
+    }
+    let others = (n - 1) as f64;
+    // With an odd number one rank stays alone.
+    let paired = if n.is_multiple_of(2) {
+        1.0
+    } else {
+        others / n as f64
+    };
+    // E Σ(φ − mean)² = qΣφ², with E φ_i·φ_partner = −Σφ²/(n − 1) per rank.
+    let q = paired * (1.0 + 1.0 / others) / 2.0;
+    let dd = [gamma * gamma * q, -2.0 * alpha * gamma * q, alpha * alpha];
+    let pd = [dd[0] - gamma * q, dd[1] + alpha, dd[2]];
+    let pp = [1.0 - 2.0 * gamma * q + dd[0], 2.0 * alpha + dd[1], dd[2]];
+    spectral_radius([pp, pd, dd].concat(), 3)
+}
+
+fn multiply(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
+    let mut c = vec![0.0; n * n];
+    for (row, c) in a.chunks_exact(n).zip(c.chunks_exact_mut(n)) {
+        for (a, b) in row
+            .iter()
+            .zip(b.chunks_exact(n))
+            .filter(|(a, _)| **a != 0.0)
+        {
+            c.iter_mut().zip(b).for_each(|(c, b)| *c += a * b);
+        }
+    }
+    c
+}
+
+/// lim ‖M^k‖^(1/k) with k = 2^40, by squaring: right to about 1e-11, whatever the eigenvectors.
+fn spectral_radius(mut m: Vec<f64>, n: usize) -> f64 {
+    const SQUARINGS: i32 = 40;
+    let mut log = 0.0;
+    for k in 0..=SQUARINGS {
+        let norm = m.iter().map(|v| v * v).sum::<f64>().sqrt();
+        if norm == 0.0 {
+            return 0.0;
+        }
+        log += norm.ln() * 0.5_f64.powi(k);
+        m.iter_mut().for_each(|v| *v /= norm);
+        m = multiply(&m, &m, n);
+    }
+    log.exp()
+}
+
+/// A complex number.
+#[derive(Clone, Copy, Debug)]
+struct C {
+    re: f64,
+    im: f64,
+}
+
+impl C {
+    fn plus(self, o: C) -> C {
+        C {
+            re: self.re + o.re,
+            im: self.im + o.im,
+        }
+    }
+    fn times(self, o: C) -> C {
+        C {
+            re: self.re * o.re - self.im * o.im,
+            im: self.re * o.im + self.im * o.re,
+        }
+    }
+    fn scaled(self, by: f64) -> C {
+        C {
+            re: self.re * by,
+            im: self.im * by,
+        }
+    }
+    fn size(self) -> f64 {
+        self.re.hypot(self.im)
+    }
+    fn root(self) -> C {
+        let (size, angle) = (self.size().sqrt(), self.im.atan2(self.re) / 2.0);
+        C {
+            re: size * angle.cos(),
+            im: size * angle.sin(),
+        }
+    }
+}
