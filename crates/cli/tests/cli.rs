@@ -291,10 +291,7 @@ fn explain_knows_every_operation_by_its_usual_name() {
             "all-reduce -n 4 --hosts 1x4 --mapped --bytes 4k --algorithm boards",
             "boards",
         ),
-        (
-            "all-reduce -n 4 --hosts 1x4 --crowded --bytes 64",
-            "knomial",
-        ),
+        ("all-reduce -n 4 --hosts 1x4 --crowded --bytes 1m", "ring"),
         (
             "reduce --ranks 7 --root 3 --algorithm binomial --dtype bf16",
             "binomial",

@@ -28,6 +28,8 @@ const NAP: Duration = Duration::from_micros(500);
 const WORDS_EVERY: u32 = 8;
 /// How often a caller lets others go first, where ranks outnumber the processors, before it sleeps: a turn of theirs costs a fraction of being woken.
 const TURNS: u32 = 100;
+/// The same where each rank has a processor, after a few moments of spinning: about as long as a neighbour works on a slice, which is sooner than a thread is woken that sleeps.
+const LINGER: u32 = 100;
 /// Longest sleep where no timer is set.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -503,7 +505,7 @@ impl Shared {
                 turns = 0;
             } else if !backoff.is_completed() && !self.crowded {
                 backoff.snooze();
-            } else if self.crowded && turns < TURNS {
+            } else if turns < if self.crowded { TURNS } else { LINGER } {
                 turns += 1;
                 std::thread::yield_now();
             } else {

@@ -402,6 +402,10 @@ fn rounds_of(
     // Number 0 is the free choice.
     let mut contenders: Vec<Option<&'static str>> = vec![None];
     contenders.extend(ALGORITHMS.map(Some));
+    if !matches!(ground.place.path, Ranks::Processes(_, _, true)) {
+        // Of ordinary memory `fused` is the same thing, and would be measured twice.
+        contenders.retain(|c| *c != Some("staged"));
+    }
     for round in 0..rounds {
         let n = contenders.len();
         let mut cannot = Vec::new();

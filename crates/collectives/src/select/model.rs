@@ -493,23 +493,29 @@ impl Work {
         }
     }
 
-    /// Where ranks share processors, all that is done costs everybody's time: where each does as much as the busiest, that is as if two of them did it one after the other, and most messages wait until their receiver has its turn. Along trees few do much at a time. What comes from many at once has left the caches when it is used; around a ring it comes from one (docs/benchmarks.md, chosen against forced).
+    /// Where ranks share processors, all that is done costs everybody's time: with two ranks to a processor, what each of them does comes twice on the longest way; along trees of few messages that way is as long by itself.
+    ///
+    /// What comes from several at once has left the caches when it is used, around a ring it comes from one: a quarter (docs/benchmarks.md, chosen against forced).
     fn shared(self, algorithm: Algorithm) -> Work {
-        let twice = |n: u64| n.saturating_mul(2);
-        let bytes = match algorithm {
-            Algorithm::Binomial | Algorithm::Knomial | Algorithm::DoubleTree => return self,
-            Algorithm::Pipelined => return self,
-            Algorithm::Ring => twice(self.bytes),
-            _ => twice(self.bytes).saturating_add(self.bytes / 2),
+        let eighths = |n: u64, by: u64| {
+            let n = u128::from(n) * u128::from(by) / 8;
+            u64::try_from(n).unwrap_or(u64::MAX)
+        };
+        let (bytes, rest) = match algorithm {
+            Algorithm::Binomial | Algorithm::Knomial | Algorithm::Pipelined => return self,
+            // 2S(P−1) bytes in all, as around a ring, of which a rank sends no more than 2S.
+            Algorithm::DoubleTree => (15, 12),
+            Algorithm::Ring => (16, 16),
+            _ => (20, 16),
         };
         Work {
-            messages: self.messages.saturating_mul(4),
-            bytes,
-            folded: twice(self.folded),
-            coded: twice(self.coded),
-            copied: twice(self.copied),
-            looks: twice(self.looks),
-            mapped: twice(self.mapped),
+            messages: eighths(self.messages, rest),
+            bytes: eighths(self.bytes, bytes),
+            folded: eighths(self.folded, rest),
+            coded: eighths(self.coded, rest),
+            copied: eighths(self.copied, rest),
+            looks: eighths(self.looks, rest),
+            mapped: eighths(self.mapped, rest),
             ..self
         }
     }
