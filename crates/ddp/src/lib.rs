@@ -1,7 +1,8 @@
 //! Data-parallel training over a [`Group`](gaggle_core::Group): gradients in flat buckets that are averaged while backward still runs, and the mixer that gives decentralised rules their neighbours.
 //!
-//! Two ways to train one model on several ranks meet here.
+//! Ways to train one model on several ranks meet here.
 //! [`Ddp`] averages gradients: each parameter's gradient is handed over as soon as it exists, buckets of them travel at once, and [`Ddp::finish`] gives the mean back.
+//! [`RuleDdp`] runs an update rule the same way: its messages leave by bucket, while forward and backward go on.
 //! [`NeighbourMixer`] averages parameters: it serves the drivers of `gaggle-optim` with a topology's neighbours.
 //! Around them: the comparison of models and digests between ranks ([`Digest`], [`compare_digests`]) and [`consensus_distance`].
 //!
@@ -36,6 +37,7 @@ mod mixer;
 mod params;
 mod reducer;
 mod report;
+mod ruled;
 
 pub use bucket::{BucketConfig, BucketLayout, Layout, Slot};
 pub use consensus::consensus_distance;
@@ -46,3 +48,4 @@ pub use mixer::{MixMeter, MixReport, NeighbourMixer};
 pub use params::{ParamSpec, Params};
 pub use reducer::{Ddp, DdpConfig, GradFeed, Reduced};
 pub use report::{BucketReport, StepReport};
+pub use ruled::{RuleDdp, RuleFeed};

@@ -5,7 +5,7 @@ use gaggle_core::{
     Rank, Reduce, Round, Topology, With, Work, WorkInto,
 };
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ pub struct MixReport {
     pub exchanges: u64,
     /// Payload bytes that this rank sent for them.
     pub bytes_sent: u64,
-    /// Sum of their times from start to end.
+    /// How long at least one of them was under way.
     pub communicate: Duration,
     /// How long `finish` waited: what was not hidden.
     pub wait: Duration,
@@ -37,21 +37,56 @@ impl MixReport {
 
 /// Reads a mixer's counters after the mixer itself has gone into a driver.
 #[derive(Clone, Debug, Default)]
-pub struct MixMeter(Arc<Mutex<MixReport>>);
+pub struct MixMeter(Arc<Mutex<Counters>>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    report: MixReport,
+    /// When something was under way lately: apart from each other, in no order.
+    flights: Vec<(Duration, Duration)>,
+}
+
+/// As many flights are remembered: more than are under way at once.
+const FLIGHTS: usize = 64;
 
 impl MixMeter {
     /// All so far.
     pub fn report(&self) -> MixReport {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock().report
     }
 
-    fn add(&self, bytes_sent: u64, communicate: Duration, wait: Duration) {
-        let mut r = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock(&self) -> MutexGuard<'_, Counters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, done: &Done, wait: Duration) {
+        let mut counters = self.lock();
+        let added = cover(&mut counters.flights, done.started, done.finished);
+        let r = &mut counters.report;
         r.exchanges += 1;
-        r.bytes_sent += bytes_sent;
-        r.communicate += communicate;
+        r.bytes_sent += done.bytes_sent;
+        r.communicate += added;
         r.wait += wait;
     }
+}
+
+/// Adds the time from `from` to `to` to `flights`; returns how much of it none of them had.
+fn cover(flights: &mut Vec<(Duration, Duration)>, from: Duration, to: Duration) -> Duration {
+    let mut added = to.saturating_sub(from);
+    let (mut first, mut last) = (from, to);
+    flights.retain(|&(a, b)| {
+        if b < from || a > to {
+            return true;
+        }
+        added = added.saturating_sub(b.min(to).saturating_sub(a.max(from)));
+        (first, last) = (first.min(a), last.max(b));
+        false
+    });
+    if flights.len() >= FLIGHTS {
+        flights.remove(0);
+    }
+    flights.push((first, last));
+    added
 }
 
 /// A slot's memory: with the mixer, or with the group.
@@ -314,14 +349,7 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         let wait = clock.now().saturating_sub(called);
         match outcome {
             Ok((data, done)) => {
-                let Done {
-                    bytes_sent,
-                    started,
-                    finished,
-                    ..
-                } = done;
-                self.meter
-                    .add(bytes_sent, finished.saturating_sub(started), wait);
+                self.meter.add(&done, wait);
                 *place = Slot::Here { data, mixed: true };
                 Ok(())
             }
@@ -353,4 +381,27 @@ struct Ends {
 
 fn no_outbox(slot: usize) -> Error {
     Error::invalid("mixer", format!("slot {slot} has no outbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_messages_share_counts_once() {
+        let ms = Duration::from_millis;
+        let mut flights = vec![];
+        let mut add = |from, to| cover(&mut flights, ms(from), ms(to));
+        assert_eq!(add(10, 20), ms(10));
+        assert_eq!(add(15, 25), ms(5));
+        assert_eq!(add(30, 40), ms(10));
+        // Over the gap between two, and within what there is.
+        assert_eq!(add(5, 35), ms(5 + 5));
+        assert_eq!(add(6, 39), ms(0));
+        assert_eq!(add(50, 50), ms(0));
+        for k in 0..3 * FLIGHTS as u64 {
+            assert_eq!(add(100 + 10 * k, 105 + 10 * k), ms(5));
+        }
+        assert!(flights.len() <= FLIGHTS);
+    }
 }

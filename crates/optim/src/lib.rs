@@ -59,6 +59,7 @@
 mod allreduce;
 mod arith;
 mod bmuf;
+mod bucketed;
 mod catalogue;
 mod choco;
 mod clip;
@@ -100,6 +101,7 @@ mod yu;
 
 pub use allreduce::AllReduce;
 pub use bmuf::{Bmuf, BmufConfig};
+pub use bucketed::Bucketed;
 pub use catalogue::{CATALOGUE, Entry, NAMES, rule_by_name};
 pub use choco::{Choco, ChocoConfig, ChocoOrder};
 pub use clip::{Clip, Clipped};

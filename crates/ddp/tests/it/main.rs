@@ -7,3 +7,4 @@ mod fake;
 mod mixer;
 mod ranks;
 mod reducer;
+mod ruled;

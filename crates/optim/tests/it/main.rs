@@ -1,6 +1,7 @@
 //! The public behaviour of the crate.
 
 mod allocation;
+mod bucketed;
 mod dense;
 mod driver;
 mod identities;
