@@ -77,7 +77,11 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
             let error = shared::endless(&job, memory.parse()?, how, bytes, || say("ready"))?;
             return survive(&job, &error, Rank(1));
         }
-        ["bluefog"] => say(&bluefog::run(&job)?),
+        ["bluefog", part] => {
+            let named = bluefog::Part::named(part);
+            let part = named.ok_or_else(|| format!("{part:?} is no part of the inventory"))?;
+            say(&bluefog::run(&job, part)?);
+        }
         ["payload"] => say(&work::payload(&job)?),
         ["mismatch", trial] => say(&work::mismatch(&job, trial)?),
         ["equal-ranks"] => say(&work::equal_ranks(&job)?),

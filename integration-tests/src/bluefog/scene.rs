@@ -5,7 +5,7 @@ use crate::{
     work::{Number, Trouble},
 };
 use gaggle::{
-    Element, Float, Group, Kind, Op, Rank, Round, Work,
+    Element, Float, Group, Kind, Lane, Op, Rank, Round, Work,
     topology::{Graph, Weights, by_name, edges},
 };
 use std::cell::Cell;
@@ -24,7 +24,11 @@ pub struct Scene {
     /// n.
     pub(crate) n: u32,
     t: Cell<u64>,
+    lanes: Cell<u32>,
 }
+
+/// Lanes that a mixer of a case may use.
+const LANES: u32 = 8;
 
 impl Scene {
     pub(crate) fn new(group: Group) -> Scene {
@@ -33,7 +37,14 @@ impl Scene {
             n: group.size() as u32,
             group,
             t: Cell::new(0),
+            // Past those that mixers use unless told.
+            lanes: Cell::new(2000),
         }
+    }
+
+    /// The first of some lanes that no case before has had.
+    pub(crate) fn next_lanes(&self) -> Lane {
+        Lane(self.lanes.replace(self.lanes.get() + LANES))
     }
 
     /// The rank `distance` further on, around the world.

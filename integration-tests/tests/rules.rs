@@ -1,0 +1,178 @@
+//! One rule, whatever drives it: as a whole over a matrix of weights, as a whole over the engine, and under data-parallel buckets.
+
+use gaggle::{
+    Group, Rank,
+    ddp::{BucketConfig, NeighbourMixer, ParamSpec, RuleDdp},
+    optim::{CATALOGUE, Decentralised, Entry, RuleConfig, rule_by_name, testing},
+    topology::by_name,
+};
+use gaggle_integration_tests::work::Trouble;
+use std::sync::Arc;
+
+/// Elements of the model's three parameters; one bucket each.
+const LENS: [usize; 3] = [5, 1, 7];
+const STEPS: u64 = 25;
+const LR: f64 = 0.02;
+
+fn total() -> usize {
+    LENS.iter().sum()
+}
+
+/// A graph that each rule is for.
+fn graph(rule: &str) -> &'static str {
+    match rule {
+        // Pairs.
+        "noloco" => "random-matching:3",
+        // Trees.
+        "relaysgd" => "star",
+        _ => "ring",
+    }
+}
+
+fn config() -> RuleConfig {
+    RuleConfig::default()
+}
+
+fn start(k: usize) -> f64 {
+    (k as f64 * 0.7).sin()
+}
+
+/// Rank r's loss is Σₖ cₖ(xₖ − r/2 − sin k)²/2.
+fn gradient(rank: usize, k: usize, x: f64) -> f64 {
+    let c = 0.5 + 0.1 * (k % 4) as f64;
+    c * (x - rank as f64 / 2.0 - (k as f64).sin())
+}
+
+fn gradients(rank: usize, x: &[f64]) -> Vec<f64> {
+    x.iter()
+        .enumerate()
+        .map(|(k, x)| gradient(rank, k, *x))
+        .collect()
+}
+
+/// Every rank's parameters, over a dense matrix, in one thread.
+fn over_a_matrix(rule: &str, n: usize) -> Vec<Vec<f64>> {
+    let topology = Arc::from(by_name(graph(rule), n).expect("a graph"));
+    let mut ranks: Vec<Decentralised<f64>> = testing::DenseMixer::of(topology)
+        .into_iter()
+        .map(|mixer| {
+            let rule = rule_by_name(rule, &config()).expect("a rule");
+            Decentralised::new(rule, Box::new(mixer), total())
+        })
+        .collect();
+    let mut x = vec![(0..total()).map(start).collect::<Vec<f64>>(); n];
+    for _ in 0..STEPS {
+        testing::lockstep(&mut ranks, LR, &mut x, |r, x, g| {
+            g.copy_from_slice(&gradients(r, x));
+        })
+        .expect("a step of all ranks");
+    }
+    x
+}
+
+fn mixer(group: &Group, rule: &str) -> Box<NeighbourMixer<f64>> {
+    let topology = by_name(graph(rule), group.size()).expect("a graph");
+    Box::new(NeighbourMixer::new(group.clone(), topology).expect("a mixer"))
+}
+
+/// This rank's parameters, over the engine.
+fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
+    let mixer = mixer(group, rule);
+    let rule = rule_by_name(rule, &config())?;
+    let mut driver = Decentralised::new(rule, mixer, total());
+    let mut x: Vec<f64> = (0..total()).map(start).collect();
+    for _ in 0..STEPS {
+        driver.before_forward(LR, &mut x)?;
+        let g = gradients(group.rank().idx(), &x);
+        driver.step(LR, &mut x, &g)?;
+    }
+    Ok(x)
+}
+
+/// This rank's parameters, over the engine, a bucket per parameter.
+fn under_buckets(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
+    let mixer = mixer(group, rule);
+    let rule = rule_by_name(rule, &config())?;
+    let specs: Vec<ParamSpec> = LENS
+        .iter()
+        .enumerate()
+        .map(|(i, len)| ParamSpec::new(format!("p{i}"), [*len]))
+        .collect();
+    let each = BucketConfig {
+        cap_bytes: 0,
+        first_bytes: 0,
+    };
+    let x: Vec<f64> = (0..total()).map(start).collect();
+    let mut ddp = RuleDdp::new(&specs, &each, rule, mixer, x)?;
+    assert_eq!(ddp.buckets(), [0..5, 5..6, 6..13]);
+    let feed = ddp.feed();
+    let mut last = vec![];
+    for _ in 0..STEPS {
+        ddp.begin_step(LR)?;
+        // Forward: parameter by parameter.
+        let mut x = vec![0.0; total()];
+        let mut rest = &mut x[..];
+        for (idx, len) in LENS.iter().enumerate() {
+            let (own, others) = rest.split_at_mut(*len);
+            ddp.parameter(idx, own)?;
+            rest = others;
+        }
+        let g = gradients(group.rank().idx(), &x);
+        // Backward: the last one first.
+        let mut end = total();
+        for (idx, len) in LENS.iter().enumerate().rev() {
+            feed.ready(idx, &g[end - len..end])?;
+            end -= len;
+        }
+        last = ddp.finish()?.to_vec();
+    }
+    Ok(last)
+}
+
+fn same_bits(a: &[f64], b: &[f64]) -> bool {
+    a.iter()
+        .map(|x| x.to_bits())
+        .eq(b.iter().map(|x| x.to_bits()))
+}
+
+fn near(a: &[f64], b: &[f64]) -> bool {
+    a.iter()
+        .zip(b)
+        .all(|(a, b)| (a - b).abs() <= 1e-12 * a.abs().max(1.0))
+}
+
+/// What a rank has to say against a rule: nothing where all is well.
+fn complaint(group: &Group, rule: &str, dense: &[Vec<f64>]) -> Result<(), Trouble> {
+    let whole = over_the_engine(group, rule)?;
+    // The lanes are the same ones, and their rounds begin again: a group of its own.
+    let all: Vec<Rank> = (0..group.size() as u32).map(Rank).collect();
+    let buckets = under_buckets(&group.subgroup(&all, "again")?, rule)?;
+    let matrix = &dense[group.rank().idx()];
+    if !whole.iter().all(|x| x.is_finite()) {
+        return Err(format!("{whole:?}").into());
+    }
+    if !same_bits(&whole, &buckets) {
+        return Err(format!("as a whole {whole:?}, in buckets {buckets:?}").into());
+    }
+    match near(&whole, matrix) {
+        true => Ok(()),
+        false => Err(format!("over the engine {whole:?}, by matrix {matrix:?}").into()),
+    }
+}
+
+#[test]
+fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
+    let mut wrong = Vec::new();
+    for Entry { name, .. } in CATALOGUE {
+        for n in [1, 2, 3, 5, 8] {
+            let dense = over_a_matrix(name, n);
+            let told = gaggle::local(n, |group| complaint(&group, name, &dense));
+            for (r, told) in told.expect("ranks as threads").into_iter().enumerate() {
+                if let Err(e) = told {
+                    wrong.push(format!("{name}, rank {r} of {n}: {e}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
