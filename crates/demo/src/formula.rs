@@ -12,6 +12,7 @@ use gaggle::{
     core::{Round, Rule, Topology, With},
     optim::Pace,
 };
+use std::ops::Range;
 
 /// Payload bytes that a rank sends for a mean over everybody of `elems` f32, mean over ranks.
 ///
@@ -43,7 +44,7 @@ fn mean_per_rank(algorithm: Algorithm, world: usize, bytes: f64) -> f64 {
     2.0 * bytes * (p - 1.0) / p
 }
 
-/// Payload bytes that a rank sends per step for what `rule` exchanges, over `steps` steps, mean over ranks.
+/// Payload bytes that a rank sends per step for what `rule` exchanges of the spans that it is driven in, over `steps` steps, mean over ranks.
 ///
 /// # Errors
 /// The group has no plan for it.
@@ -51,7 +52,7 @@ pub fn exchanges(
     group: &Group,
     topology: &dyn Topology,
     rule: &dyn Rule<f32>,
-    elems: usize,
+    spans: &[Range<usize>],
     wire: Wire,
     steps: u64,
 ) -> Result<f64, DemoError> {
@@ -63,8 +64,9 @@ pub fn exchanges(
         if cx.mixes {
             rule.exchanges(&cx, &mut list);
         }
-        for exchange in &list {
-            let elems = exchange.len(exchange.within(0..elems).len());
+        let each = list.iter().flat_map(|e| spans.iter().map(move |s| (e, s)));
+        for (exchange, span) in each {
+            let elems = exchange.len(exchange.within(span.clone()).len());
             sum += match exchange.with {
                 With::Everyone => all_reduce(group, elems, wire)?,
                 _ => mean_out_degree(topology, exchange.round) * bytes(elems, wire),

@@ -1,6 +1,7 @@
 //! The demo: ranks train one small network to read real digits, by all-reduce and with nobody in charge, and measure what each way costs.
 //!
-//! This is the harness; the program `gaggle-demo` puts flags, a progress bar and a page around it.
+//! This is the harness; [`run_with`] puts flags, a progress bar and a page around it, and takes update rules of your own beside the library's.
+//! The program `gaggle-demo` is that without any.
 //! Every rank holds its own share of the images that ship with the repository ([`data`], [`partition`]), its own copy of a candle model ([`model`]), and makes the same steps as the others ([`method`], [`train`]).
 //! What was measured becomes a table, a JSON object ([`summary`]) and a page ([`page`]).
 //!
@@ -17,9 +18,8 @@
 //! # Ok::<(), gaggle_demo::error::DemoError>(())
 //! ```
 
-#![forbid(unsafe_code)]
-
 pub mod charts;
+pub mod choices;
 pub mod data;
 pub mod error;
 pub mod formula;
@@ -28,7 +28,12 @@ pub mod model;
 pub mod page;
 pub mod partition;
 pub mod picture;
+pub mod program;
 pub mod progress;
+mod raw_env;
+pub mod rules;
 pub mod settings;
 pub mod summary;
 pub mod train;
+
+pub use program::run_with;

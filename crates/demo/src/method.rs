@@ -1,11 +1,11 @@
-//! One step of training, in two ways: gradients averaged over everybody while backward runs, or parameters averaged with neighbours.
+//! One step of training, in two ways: gradients averaged over everybody while backward runs, or an update rule whose messages travel under forward and backward.
 //!
 //! The seam is [`Method`]; [`method`] makes one by name.
 
 use crate::{
     error::DemoError,
     formula,
-    model::{Batch, GradientSink, Model, ModelError, Stop, WIDTHS},
+    model::{Batch, GradientSink, Model, ModelError, Param, Stop, WIDTHS},
     settings::{ALL_REDUCE, Settings, Wire},
 };
 use gaggle::{
@@ -13,9 +13,9 @@ use gaggle::{
     core::{Cx, Exchange, Local, Mixer, Topology},
     ddp::{
         Bf16Mean, BucketConfig, CommHook, Ddp, DdpConfig, DdpError, MixMeter, MixReport,
-        NeighbourMixer, ParamSpec, PlainMean,
+        NeighbourMixer, ParamSpec, PlainMean, RuleDdp,
     },
-    optim::{Decentralised, LocalRule, Sgd, SgdConfig, rule_by_name},
+    optim::{LocalRule, Sgd, SgdConfig},
     topology::facts,
 };
 use std::{
@@ -98,25 +98,15 @@ struct Handing {
 
 impl Gradients {
     fn new(settings: &Settings, model: &Model, group: &Group) -> Result<Self, DemoError> {
-        let params: Vec<ParamSpec> = model
-            .params()
-            .iter()
-            .map(|p| ParamSpec::new(p.name, p.shape.clone()))
-            .collect();
         let hook: Arc<dyn CommHook<f32>> = match settings.wire {
             Wire::Plain => Arc::new(PlainMean),
             Wire::Bf16 => Arc::new(Bf16Mean),
         };
-        // About one bucket per layer: the model is small, and the last layers' gradients travel while the first layer's is computed.
-        let layer = |l: usize| size_of::<f32>() * (WIDTHS[l] + 1) * WIDTHS[l + 1];
         let config = DdpConfig {
-            buckets: BucketConfig {
-                first_bytes: layer(2),
-                cap_bytes: layer(1),
-            },
+            buckets: BUCKETS,
             ..DdpConfig::default()
         };
-        let ddp = Ddp::new(group.clone(), &params, hook, config)?;
+        let ddp = Ddp::new(group.clone(), &specs(model), hook, config)?;
         let handing = Arc::new(Mutex::new(Handing::default()));
         let (feed, clock, handed) = (ddp.feed(), group.clone(), Arc::clone(&handing));
         let sink: GradientSink = Arc::new(move |idx, grad| {
@@ -150,13 +140,9 @@ impl Gradients {
 impl Method for Gradients {
     fn step(&mut self, model: &Model, x: &mut [f32], batch: &Batch) -> Result<StepCost, DemoError> {
         self.ddp.begin_step(self.weight)?;
-        let loss = model.gradient(x, batch, &self.sink).map_err(|e| {
-            let why = lock(&self.handing).stopped.take();
-            match (e, why) {
-                (ModelError::Stopped, Some(why)) => DemoError::Ddp(why),
-                (e, _) => DemoError::Model(e),
-            }
-        })?;
+        let loss = model
+            .gradient(x, batch, &self.sink)
+            .map_err(|e| stop_reason(e, lock(&self.handing).stopped.take()))?;
         let reduced = self.ddp.finish()?;
         reduced.copy_to(&mut self.grad)?;
         let report = reduced.report();
@@ -186,15 +172,20 @@ impl Method for Gradients {
     }
 }
 
-/// A decentralised rule on a topology.
+/// Past the lanes that all-reduce runs use; each of the others has as many of its own, more than any rule has messages at a time.
+const FIRST_LANE: u32 = 2000;
+const LANES: u32 = 64;
+
+/// A rule on a topology, its messages in buckets under forward and backward.
 struct Parameters {
-    driver: Decentralised<f32>,
+    ddp: RuleDdp<f32>,
     meter: MixMeter,
-    /// How long this thread has been inside the mixer, in this step so far.
+    /// How long this rank has been inside the mixer, in this step so far.
     busy: Arc<Mutex<Duration>>,
     lr: f64,
     sink: GradientSink,
-    grad: Arc<Mutex<Vec<f32>>>,
+    /// Why the sink has stopped backward.
+    stopped: Arc<Mutex<Option<DdpError>>>,
     topology: Box<dyn Topology>,
     group: Group,
     wire: Wire,
@@ -210,7 +201,7 @@ impl Parameters {
         group: &Group,
     ) -> Result<Self, DemoError> {
         // Each run counts its rounds from 0, and a lane wants growing ones.
-        let lane = NeighbourMixer::<f32>::FIRST_LANE.0 + 16 * run as u32;
+        let lane = FIRST_LANE + LANES * run as u32;
         let again = gaggle::topology::by_name(&settings.topology, group.size())?;
         let mixer = NeighbourMixer::on_lanes(group.clone(), again, Lane(lane))?;
         let meter = mixer.meter();
@@ -220,23 +211,25 @@ impl Parameters {
             clock: group.clone(),
             busy: Arc::clone(&busy),
         };
-        let rule = rule_by_name(name, &settings.rule_config())?;
-        let driver = Decentralised::new(rule, Box::new(mixer), model.len());
-        driver.check(&facts(&*topology), settings.lr)?;
-        let grad = Arc::new(Mutex::new(vec![0.0; model.len()]));
-        let into = Arc::clone(&grad);
-        let spans: Vec<_> = model.params().iter().map(|p| p.at.clone()).collect();
-        let sink: GradientSink = Arc::new(move |idx, g| {
-            lock(&into)[spans[idx].clone()].copy_from_slice(g);
-            Ok(())
+        let rule = settings.rules.make(name, &settings.rule_config())?;
+        let x = model.init(settings.seed);
+        let ddp = RuleDdp::new(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
+        ddp.check(&facts(&*topology), settings.lr)?;
+        let stopped = Arc::new(Mutex::new(None));
+        let (feed, why) = (ddp.feed(), Arc::clone(&stopped));
+        let sink: GradientSink = Arc::new(move |idx, grad| {
+            feed.ready(idx, grad).map_err(|e| {
+                *lock(&why) = Some(e);
+                Stop
+            })
         });
         Ok(Parameters {
-            driver,
+            ddp,
             meter,
             busy,
             lr: settings.lr,
             sink,
-            grad,
+            stopped,
             topology,
             group: group.clone(),
             wire: settings.wire,
@@ -247,9 +240,14 @@ impl Parameters {
 impl Method for Parameters {
     fn step(&mut self, model: &Model, x: &mut [f32], batch: &Batch) -> Result<StepCost, DemoError> {
         let before = self.meter.report();
-        self.driver.before_forward(self.lr, x)?;
-        let loss = model.gradient(x, batch, &self.sink)?;
-        self.driver.step(self.lr, x, &lock(&self.grad))?;
+        self.ddp.begin_step(self.lr)?;
+        for (idx, param) in model.params().iter().enumerate() {
+            self.ddp.parameter(idx, &mut x[param.at.clone()])?;
+        }
+        let loss = model
+            .gradient(x, batch, &self.sink)
+            .map_err(|e| stop_reason(e, lock(&self.stopped).take()))?;
+        x.copy_from_slice(self.ddp.finish()?);
         let MixReport { communicate, .. } = self.meter.report().since(&before);
         let wait = std::mem::take(&mut *lock(&self.busy));
         Ok(StepCost {
@@ -260,15 +258,39 @@ impl Method for Parameters {
     }
 
     fn payload_formula(&self, steps: u64) -> Result<f64, DemoError> {
-        formula::exchanges(
-            &self.group,
-            &*self.topology,
-            self.driver.rule(),
-            lock(&self.grad).len(),
-            self.wire,
-            steps,
-        )
+        self.ddp.with_driver(|driver| {
+            let spans = match driver.rule().whole() {
+                true => std::iter::once(0..driver.x().len()).collect(),
+                false => driver.buckets().to_vec(),
+            };
+            let (group, topology) = (&self.group, &*self.topology);
+            formula::exchanges(group, topology, driver.rule(), &spans, self.wire, steps)
+        })
     }
+}
+
+/// Why backward has ended: the sink's reason, where it has one.
+fn stop_reason(e: ModelError, why: Option<DdpError>) -> DemoError {
+    match (e, why) {
+        (ModelError::Stopped, Some(why)) => DemoError::Ddp(why),
+        (e, _) => DemoError::Model(e),
+    }
+}
+
+/// The model's tensors, for those who pack them.
+fn specs(model: &Model) -> Vec<ParamSpec> {
+    let spec = |p: &Param| ParamSpec::new(p.name, p.shape.clone());
+    model.params().iter().map(spec).collect()
+}
+
+/// About one bucket per layer: the model is small, and the last layers' gradients travel while the first layer's is computed.
+const BUCKETS: BucketConfig = BucketConfig {
+    first_bytes: layer_bytes(2),
+    cap_bytes: layer_bytes(1),
+};
+
+const fn layer_bytes(l: usize) -> usize {
+    size_of::<f32>() * (WIDTHS[l] + 1) * WIDTHS[l + 1]
 }
 
 /// A mixer that notes how long its caller was inside it.

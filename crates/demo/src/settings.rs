@@ -1,6 +1,6 @@
 //! What a user can choose: the flags, and their values once checked.
 
-use crate::partition;
+use crate::{partition, rules::Rules};
 use clap::{Parser, ValueEnum};
 use gaggle::{Codec, optim, topology};
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ impl Wire {
 
 /// Trains a small network to read handwritten digits on several ranks at once, and compares ways to do it.
 ///
-/// Each rank keeps its own images and its own copy of the network. With `allreduce` all ranks average their gradients in every step, so that the copies stay equal. With `dmsgd` and `qg-dmsgd` nobody is in charge: in every step each rank averages its parameters with a neighbour or two, and the copies only stay close.
+/// Each rank keeps its own images and its own copy of the network. With `allreduce` all ranks average their gradients in every step, so that the copies stay equal. With `dmsgd`, `qg-dmsgd` and most others nobody is in charge: in every step each rank averages its parameters with a neighbour or two, and the copies only stay close.
 ///
 /// By default the images are dealt out unfairly, by label: most ranks hardly ever see some of the digits and have to learn them from their neighbours.
 ///
@@ -59,10 +59,10 @@ pub struct Args {
     /// Run the ranks as threads of this process.
     #[arg(long)]
     pub threads: bool,
-    /// What to compare, separated by commas: allreduce, dmsgd, qg-dmsgd, any other rule of gaggle-optim; `all` is these three.
+    /// What to compare, separated by commas, of the algorithms below; `all` is allreduce, dmsgd and qg-dmsgd.
     #[arg(long, value_name = "NAMES", default_value = "all")]
     pub algorithm: String,
-    /// Who averages with whom: ring, uni-ring, star, fully-connected, static-exp, one-peer-exp.
+    /// Who averages with whom: one of the topologies below, with its parameters.
     #[arg(long, value_name = "NAME", default_value = "one-peer-exp")]
     pub topology: String,
     /// Passes over the training images, all ranks together.
@@ -145,6 +145,8 @@ pub struct Settings {
     pub partition: partition::Kind,
     /// What is on the wire.
     pub wire: Wire,
+    /// What the names of algorithms stand for.
+    pub rules: Rules,
 }
 
 impl Args {
@@ -153,6 +155,14 @@ impl Args {
     /// # Errors
     /// The first flag that makes no sense, by name.
     pub fn settings(&self) -> Result<Settings, SettingError> {
+        self.settings_with(Rules::default())
+    }
+
+    /// As [`settings`](Args::settings), where there are more rules than the library's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settings_with(&self, rules: Rules) -> Result<Settings, SettingError> {
         at_least_one("epochs", self.epochs)?;
         at_least_one("batch", self.batch)?;
         if self.ranks == Some(0) {
@@ -185,7 +195,7 @@ impl Args {
             });
         }
         Ok(Settings {
-            algorithms: algorithms(&self.algorithm)?,
+            algorithms: algorithms(&self.algorithm, &rules)?,
             topology: self.topology.clone(),
             epochs: self.epochs,
             batch: self.batch,
@@ -197,6 +207,7 @@ impl Args {
                 Split::Dirichlet => partition::Kind::Dirichlet(self.alpha),
             },
             wire: self.wire,
+            rules,
         })
     }
 }
@@ -228,20 +239,20 @@ impl Settings {
     }
 }
 
-fn algorithms(text: &str) -> Result<Vec<String>, SettingError> {
+fn algorithms(text: &str, rules: &Rules) -> Result<Vec<String>, SettingError> {
     let mut names: Vec<String> = vec![];
     for name in text.split(',').map(str::trim) {
         let new: &[&str] = match name {
             "all" => &DEFAULT_ALGORITHMS,
             ALL_REDUCE => &[ALL_REDUCE],
-            _ if optim::NAMES.contains(&name) => &[name],
+            _ if rules.names().any(|known| known == name) => &[name],
             _ => {
                 return Err(SettingError {
                     flag: "algorithm",
                     value: text.into(),
                     what: format!(
                         "there is no {name:?}; there are all, {ALL_REDUCE}, {}",
-                        optim::NAMES.join(", ")
+                        rules.names().collect::<Vec<_>>().join(", ")
                     ),
                 });
             }

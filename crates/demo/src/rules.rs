@@ -1,0 +1,123 @@
+//! Update rules by name: the library's, and those that a program brings along.
+//!
+//! The main type is [`Rules`].
+
+use gaggle::{
+    core::Rule,
+    optim::{self, ConfigError, RuleConfig, rule_by_name},
+};
+use std::fmt;
+
+/// Makes a rule from the settings that all rules have.
+pub type Make = fn(&RuleConfig) -> Result<Box<dyn Rule<f32>>, ConfigError>;
+
+/// A rule of somebody else's.
+#[derive(Clone, Copy)]
+struct Added {
+    name: &'static str,
+    about: &'static str,
+    make: Make,
+}
+
+/// All rules that a run can be asked for.
+///
+/// ```
+/// use gaggle_demo::rules::Rules;
+/// use gaggle::optim::rule_by_name;
+///
+/// let rules = Rules::default().with("mine", "DmSGD by another name", |config| {
+///     rule_by_name("dmsgd", config)
+/// });
+/// assert!(rules.names().any(|name| name == "mine") && rules.names().any(|name| name == "dmsgd"));
+/// ```
+#[derive(Clone, Default)]
+pub struct Rules {
+    added: Vec<Added>,
+}
+
+impl Rules {
+    /// Also this one: `about` says in one line what it is for, `make` makes one for a rank. A name that there is already means this one from now on.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, about: &'static str, make: Make) -> Self {
+        self.added.retain(|a| a.name != name);
+        self.added.push(Added { name, about, make });
+        self
+    }
+
+    /// Their names: those that were added, then the library's.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let added = self.added.iter().map(|a| a.name);
+        let others = optim::NAMES.into_iter().filter(|n| self.find(n).is_none());
+        added.chain(others)
+    }
+
+    /// All of them, in the order of [`names`](Rules::names), each with what it is for.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        let others = optim::CATALOGUE
+            .into_iter()
+            .filter(|e| self.find(e.name).is_none());
+        self.added().chain(others.map(|e| (e.name, e.about)))
+    }
+
+    /// Those that were added, each with what it is for.
+    pub fn added(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.added.iter().map(|a| (a.name, a.about))
+    }
+
+    /// The rule of that name.
+    ///
+    /// # Errors
+    /// There is none, or its settings make no sense.
+    pub fn make(&self, name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<f32>>, ConfigError> {
+        match self.find(name) {
+            Some(added) => (added.make)(config),
+            None => rule_by_name(name, config),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&Added> {
+        self.added.iter().find(|a| a.name == name)
+    }
+}
+
+/// The names that were added: what else there is, is the same everywhere.
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.added().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+/// By the names that were added.
+impl PartialEq for Rules {
+    fn eq(&self, other: &Rules) -> bool {
+        self.added()
+            .map(|(name, _)| name)
+            .eq(other.added().map(|(name, _)| name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_comes_first_and_takes_the_place_of_its_name() {
+        let rules = Rules::default()
+            .with("mine", "first", |c| rule_by_name("dsgd-atc", c))
+            .with("dmsgd", "in its place", |c| rule_by_name("dsgd-awc", c))
+            .with("mine", "second", |c| rule_by_name("dsgd-cta", c));
+        let config = RuleConfig::default();
+        let made = |name: &str| rules.make(name, &config).unwrap().name().to_owned();
+        assert_eq!(
+            (made("mine"), made("dmsgd")),
+            ("dsgd-cta".into(), "dsgd-awc".into())
+        );
+        assert_eq!(made("qg-dmsgd"), "qg-dmsgd");
+        assert_eq!(rules.names().filter(|n| *n == "dmsgd").count(), 1);
+        assert_eq!(format!("{rules:?}"), "[\"dmsgd\", \"mine\"]");
+        assert!(rules.make("nobody", &config).is_err());
+        assert!(rules != Rules::default() && rules == rules.clone());
+    }
+}
