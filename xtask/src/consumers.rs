@@ -35,13 +35,15 @@ const CONSUMERS: &[Consumer] = consumers! {
     "gaggle": "gaggle.rs",
 };
 
-/// Programs, not libraries.
-const NOT_CONSUMED: [&str; 6] = [
+/// Programs, not libraries; and the example of a library that is a consumer itself.
+const NOT_CONSUMED: [&str; 8] = [
     "gaggle-cli",
     "gaggle-demo",
     "gaggle-benches",
     "gaggle-integration-tests",
     "gaggle-spikes",
+    "custom-optimizer",
+    "custom-optimizer-method",
     "xtask",
 ];
 
@@ -59,6 +61,12 @@ pub(crate) fn run() -> Result<()> {
         // One folder for what all of them share.
         tool::run(check.env("CARGO_TARGET_DIR", scratch.join("target")))?;
     }
+    // An optimizer from outside: by itself, so that no other package's features help.
+    tool::run(&mut tool::cargo(&[
+        "check",
+        "--quiet",
+        "--package=custom-optimizer-method",
+    ]))?;
     println!("consumers: {} crates are of use alone", CONSUMERS.len());
     Ok(())
 }
