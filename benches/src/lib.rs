@@ -2,6 +2,7 @@
 //!
 //! One file per primitive. A figure is the time of one operation as rank 0 sees it, with all ranks started together; bytes are those of one rank's buffer. `cargo xtask bench` measures, `cargo xtask bench --smoke` only sees that everything runs.
 
+pub mod digits;
 pub mod jobs;
 pub mod net;
 pub mod perf;
