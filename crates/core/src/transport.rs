@@ -423,11 +423,11 @@ pub trait Transport: Send + Sync {
     fn peers(&self) -> &[Rank];
     /// The link's name: `in-process`, `shm`, `tcp`.
     fn link(&self) -> &'static str;
-    /// Whether sends should carry a [`Loan`] where they can. Such a send is `done` once the peer has read it, not before.
+    /// Whether sends should carry a [`Loan`] where they can. Such a send is `done` once its bytes are not read any more, not before.
     fn wants_loans(&self) -> bool {
         false
     }
-    /// Whether it reads loans of any memory, because both ends are of one address space and a cancelled loan is read no more; else of memory that both sides have mapped alone, where a reader that is late reads when it comes.
+    /// Whether it reads loans of any memory, because it reads them on this side, or both ends are of one address space, and a cancelled loan is read no more; else of memory that both sides have mapped alone, where a reader that is late reads when it comes.
     fn reads_ordinary(&self) -> bool {
         false
     }

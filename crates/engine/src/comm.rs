@@ -6,6 +6,7 @@ use crate::{
     discover::{Then, counts_memory},
     drive::Shared,
     fused,
+    kept::Kept,
     local::{Decision, Layout, Made, here},
     op::{OpStart, group_rank},
     persistent::persistent,
@@ -32,8 +33,10 @@ pub(crate) struct EngineComm {
     pub(crate) info: Arc<GroupInfo>,
     /// The members' hosts, where they are known.
     hosts: Option<Arc<[u32]>>,
-    /// Calls that need not be decided anew.
+    /// Calls that need not be decided anew: on boards.
     known: here::Known,
+    /// The same of those that go by messages.
+    kept: Kept,
 }
 
 impl EngineComm {
@@ -49,6 +52,7 @@ impl EngineComm {
             info,
             hosts,
             known: here::Known::default(),
+            kept: Kept::default(),
         }
     }
 
@@ -59,14 +63,21 @@ impl EngineComm {
             info: Arc::clone(&self.info),
             hosts: self.hosts.clone(),
             known: here::Known::default(),
+            kept: Kept::default(),
         }
     }
 
     /// Puts an operation into flight; its outcome comes through the completion, mistakes included.
     pub(crate) fn launch(&self, op: &Op, memory: OpMemory, completion: &Arc<Completion>) {
-        match self.prepare(op, &memory.shape()) {
+        let shape = memory.shape();
+        if let Some((choice, program)) = self.kept.find(op, &shape) {
+            return match self.admit(op) {
+                Ok(()) => self.submit(op, choice, program, memory, completion),
+                Err(error) => refuse(memory, error, completion),
+            };
+        }
+        match self.prepare(op, &shape) {
             Ok((choice, program)) => {
-                let shape = memory.shape();
                 let decision = {
                     let mut state = self.shared.state.lock();
                     let (group, hosts) = (&self.info, self.hosts.as_ref());
@@ -74,7 +85,10 @@ impl EngineComm {
                 };
                 match decision {
                     Some(decision) => self.submit_local(op, &decision, memory, completion),
-                    None => self.submit(op, choice, program, memory, completion),
+                    None => {
+                        self.kept.keep(op, &shape, &choice, &program);
+                        self.submit(op, choice, program, memory, completion);
+                    }
                 }
             }
             Err(error) => refuse(memory, error, completion),
@@ -110,10 +124,16 @@ impl EngineComm {
         shared.let_go(state);
     }
 
-    pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
+    /// Whether this thread of this process may call anything.
+    fn admit(&self, op: &Op) -> Result<(), Error> {
         let name = op.kind.op_kind().name();
         user::refuse_inside(name)?;
-        self.shared.refuse_fork(name)?;
+        self.shared.refuse_fork(name)
+    }
+
+    pub(crate) fn prepare(&self, op: &Op, shape: &Shape) -> Result<(Choice, Arc<Program>), Error> {
+        let name = op.kind.op_kind().name();
+        self.admit(op)?;
         let mut state = self.shared.state.lock();
         check_tolerance(op)?;
         let hosts = self.hosts.as_ref();

@@ -4,11 +4,13 @@
 //! One at a time holds the state; a second one leaves a note and goes on.
 
 use crate::{
+    raw_fork,
     reports::{ControlView, LinkSink},
     state::State,
-    sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering},
+    sync::{
+        Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering,
+    },
 };
-use crossbeam::utils::Backoff;
 use gaggle_core::{Armed, Cause, Clock, Control, Error, Rank, Transport, Wake};
 use smallvec::SmallVec;
 use std::{
@@ -24,12 +26,20 @@ const MAX_TURNS: usize = 64;
 const MAX_DRIVES: usize = 16;
 /// How long the engine's thread keeps its eyes closed while a waiting caller does its work: the caller sees what comes sooner, and a thread that wakes for the same message only takes the processor away from it.
 const NAP: Duration = Duration::from_micros(500);
+/// Looks in a row that find nothing before a waiting caller lets others go first.
+const LOOKS: u32 = 8;
+/// How often it does that, before it sleeps: about as long as a neighbour works on a slice, which is sooner than a thread is woken that sleeps.
+const YIELDS: u32 = 100;
+/// A yield that takes longer has given the processor to somebody who does not give it back: whoever sleeps instead is let in again as soon as something comes.
+const GREEDY: Duration = Duration::from_micros(200);
+/// Most waits without a yield before it is tried again.
+const MOST_WAITS: u32 = 4096;
 /// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
-const WORDS_EVERY: u32 = 8;
+const WORDS_EVERY: u32 = 16;
 /// How often a caller lets others go first, where ranks outnumber the processors, before it sleeps: a turn of theirs costs a fraction of being woken.
 const TURNS: u32 = 100;
-/// The same where each rank has a processor, after a few moments of spinning: about as long as a neighbour works on a slice, which is sooner than a thread is woken that sleeps.
-const LINGER: u32 = 100;
+/// Longest sleep of a waiting caller.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Longest sleep where no timer is set.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -43,10 +53,49 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) pid: u32,
     pub(crate) has_thread: bool,
-    /// Who sleeps in `poll` where there is no thread to do so.
+    /// Whose caller sleeps in `poll`; others sleep until the bell rings.
     pub(crate) polling: Mutex<()>,
+    /// How many sleep in `poll`: the links are armed for all of them.
+    pub(crate) asleep: Mutex<usize>,
+    /// Whether waiting callers yield.
+    pub(crate) manners: Manners,
     /// Whether ranks outnumber the processors, so that spinning steals from those waited for.
     pub(crate) crowded: bool,
+}
+
+/// Whether yielding the processor gives it to whoever is waited for, or to somebody who computes: then callers that wait do without for so many waits, twice as many each time.
+#[derive(Default)]
+pub(crate) struct Manners {
+    /// Waits to come without a yield.
+    left: AtomicU32,
+    /// How many there were last time.
+    last: AtomicU32,
+}
+
+// Relaxed: hints; what several callers make of them is as good.
+impl Manners {
+    /// Whether this wait may yield.
+    fn may_yield(&self) -> bool {
+        match self.left.load(Ordering::Relaxed) {
+            0 => true,
+            n => {
+                self.left.store(n - 1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// How long a yield took.
+    fn took(&self, long: Duration) {
+        let last = self.last.load(Ordering::Relaxed);
+        if long >= GREEDY {
+            let next = (2 * last).clamp(16, MOST_WAITS);
+            self.last.store(next, Ordering::Relaxed);
+            self.left.store(next, Ordering::Relaxed);
+        } else if last > 0 {
+            self.last.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Where waiting threads sleep.
@@ -57,20 +106,35 @@ pub(crate) struct Bell {
     sleepers: AtomicUsize,
     /// Until when the engine's thread means to sleep, in nanoseconds of the engine's clock; 0 while it is awake.
     thread_until: AtomicU64,
-    /// A waiting caller sleeps in `poll`, where only the pipe reaches it.
-    helper_polls: AtomicBool,
-    /// Waiting callers that are awake and make progress.
+    /// A waiting caller sleeps in `poll`, where only its pipe reaches it.
+    caller_polls: AtomicBool,
+    /// Waiting callers that make progress: awake, or in `poll`.
     helpers: AtomicUsize,
-    /// The engine's thread leaves all to them, and sleeps where only the pipe reaches it.
-    napping: AtomicBool,
+    /// How many there have been.
+    calls: AtomicU64,
+    /// What the engine's thread does: [`AWAKE`], [`POLLING`], [`NAPPING`] or [`SLEEPING`].
+    nap: AtomicU32,
     /// Whether operations were under way when the state was last let go.
     busy: AtomicBool,
     /// Something came while another thread held the state.
     note: AtomicBool,
     closing: AtomicBool,
+    /// Wakes the engine's thread.
     #[cfg(unix)]
-    pipe: Option<WakePipe>,
+    thread: WakePipe,
+    /// Wakes the caller that sleeps in `poll`.
+    #[cfg(unix)]
+    caller: WakePipe,
 }
+
+/// The engine's thread makes progress.
+const AWAKE: u32 = 0;
+/// It sleeps in `poll`, where everything wakes it.
+const POLLING: u32 = 1;
+/// It leaves all to callers, and sleeps on its pipe alone, for [`NAP`] at most.
+const NAPPING: u32 = 2;
+/// The same until somebody pokes it, because a caller is in `poll` in its place.
+const SLEEPING: u32 = 3;
 
 #[cfg(unix)]
 struct WakePipe {
@@ -80,32 +144,59 @@ struct WakePipe {
     set: AtomicBool,
 }
 
+#[cfg(unix)]
+impl WakePipe {
+    fn new() -> Result<WakePipe, Error> {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|e| Error::internal(format!("no pipe for who makes progress: {e}")))?;
+        Ok(WakePipe {
+            read,
+            write,
+            set: AtomicBool::new(false),
+        })
+    }
+
+    fn poke(&self) {
+        if !self.set.swap(true, Ordering::SeqCst) {
+            // A full pipe wakes just as well.
+            let _ = rustix::io::write(&self.write, &[1]);
+        }
+    }
+
+    fn drain(&self) {
+        // Emptied before the flag is cleared: a poke in between finds the flag set and writes nothing, and the look that follows sees what it was about. The other way round its byte could be taken while the flag stays set over an empty pipe, and no poke would ever wake anybody again.
+        // Read whatever the flag says: a poke may have set it and not yet written.
+        let _ = rustix::io::read(&self.read, &mut [0u8; 8]);
+        self.set.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Who sleeps in `poll`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleeper {
+    Thread,
+    Caller,
+}
+
 impl Bell {
     pub(crate) fn new() -> Result<Arc<Bell>, Error> {
-        #[cfg(unix)]
-        let pipe = {
-            use rustix::pipe::{PipeFlags, pipe_with};
-            let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
-                .map_err(|e| Error::internal(format!("no pipe for the progress thread: {e}")))?;
-            Some(WakePipe {
-                read,
-                write,
-                set: AtomicBool::new(false),
-            })
-        };
         Ok(Arc::new(Bell {
             rings: Mutex::new(0),
             rung: Condvar::new(),
             sleepers: AtomicUsize::new(0),
             thread_until: AtomicU64::new(0),
-            helper_polls: AtomicBool::new(false),
+            caller_polls: AtomicBool::new(false),
             helpers: AtomicUsize::new(0),
-            napping: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            nap: AtomicU32::new(AWAKE),
             busy: AtomicBool::new(false),
             note: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             #[cfg(unix)]
-            pipe,
+            thread: WakePipe::new()?,
+            #[cfg(unix)]
+            caller: WakePipe::new()?,
         }))
     }
 
@@ -116,8 +207,8 @@ impl Bell {
         self.rung.notify_all();
         drop(rings);
         // SeqCst with `help_until`: either the poller's flag is seen here, or it sees its operation done.
-        if self.helper_polls.load(Ordering::SeqCst) {
-            self.poke_thread();
+        if self.caller_polls.load(Ordering::SeqCst) {
+            self.poke_caller();
         }
     }
 
@@ -145,9 +236,11 @@ impl Bell {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A waiting caller is awake from now on.
+    /// A waiting caller makes progress from now on.
     fn help(&self) -> Helping<'_> {
         self.helpers.fetch_add(1, Ordering::SeqCst);
+        // Relaxed: a hint.
+        self.calls.fetch_add(1, Ordering::Relaxed);
         Helping(self)
     }
 
@@ -155,51 +248,53 @@ impl Bell {
         self.helpers.load(Ordering::SeqCst) > 0
     }
 
-    /// Opens the thread's eyes again, where a caller goes and leaves it something to do.
-    fn end_nap(&self) {
+    /// A caller goes, or goes to sleep: opens the thread's eyes again where it sleeps for good, or, if there is something to do, where it naps.
+    fn end_nap(&self, busy: bool) {
         // SeqCst with `nap`: either the napping thread is seen here, or it sees that nobody helps any more.
-        if !self.is_helped() && self.napping.load(Ordering::SeqCst) {
+        if self.is_helped() {
+            return;
+        }
+        match self.nap.load(Ordering::SeqCst) {
+            SLEEPING => self.poke_thread(),
+            NAPPING if busy => self.poke_thread(),
+            _ => {}
+        }
+    }
+
+    /// A caller takes the thread's place in `poll`: whatever comes need not wake both.
+    fn relieve_thread(&self) {
+        if self.nap.load(Ordering::SeqCst) == POLLING {
             self.poke_thread();
         }
     }
 
     fn poke_thread(&self) {
         #[cfg(unix)]
-        if let Some(pipe) = &self.pipe
-            && !pipe.set.swap(true, Ordering::SeqCst)
-        {
-            // A full pipe wakes just as well.
-            let _ = rustix::io::write(&pipe.write, &[1]);
-        }
+        self.thread.poke();
     }
 
-    /// Sleeps until somebody pokes, at most `limit`.
+    fn poke_caller(&self) {
+        #[cfg(unix)]
+        self.caller.poke();
+    }
+
+    /// Sleeps until somebody pokes the thread, at most `limit`.
     fn wait_for_poke(&self, limit: Duration) {
         #[cfg(unix)]
-        if let Some(pipe) = &self.pipe {
+        {
             use rustix::event::{PollFd, PollFlags, poll};
-            let timeout = rustix::event::Timespec {
-                tv_sec: limit.as_secs() as i64,
-                tv_nsec: i64::from(limit.subsec_nanos()),
-            };
+            let timeout = timespec(limit);
             // An interrupted or failed poll is an early wake-up.
             let _ = poll(
-                &mut [PollFd::new(&pipe.read, PollFlags::IN)],
+                &mut [PollFd::new(&self.thread.read, PollFlags::IN)],
                 Some(&timeout),
             );
-            return self.drain();
+            self.thread.drain();
         }
-        let seen = self.rings();
-        self.sleep(seen, limit);
-    }
-
-    #[cfg(unix)]
-    fn drain(&self) {
-        if let Some(pipe) = &self.pipe {
-            // Emptied before the flag is cleared: a poke in between finds the flag set and writes nothing, and the look that follows sees what it was about. The other way round its byte could be taken while the flag stays set over an empty pipe, and no poke would ever wake the thread again.
-            // Read whatever the flag says: a poke may have set it and not yet written.
-            let _ = rustix::io::read(&pipe.read, &mut [0u8; 8]);
-            pipe.set.store(false, Ordering::SeqCst);
+        #[cfg(not(unix))]
+        {
+            let seen = self.rings();
+            self.sleep(seen, limit.min(NAP));
         }
     }
 
@@ -216,6 +311,8 @@ impl Wake for Bell {
         self.note.store(true, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.ring();
+        } else if self.caller_polls.load(Ordering::SeqCst) {
+            self.poke_caller();
         } else if !self.is_helped() {
             self.poke_thread();
         }
@@ -223,7 +320,15 @@ impl Wake for Bell {
     }
 }
 
-/// A waiting caller that is awake.
+#[cfg(unix)]
+fn timespec(limit: Duration) -> rustix::event::Timespec {
+    rustix::event::Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    }
+}
+
+/// A waiting caller that makes progress.
 struct Helping<'a>(&'a Bell);
 
 impl Drop for Helping<'_> {
@@ -235,7 +340,7 @@ impl Drop for Helping<'_> {
 impl Shared {
     /// Whether this process is a fork of the one that joined: its locks may be held by threads that are not here, so nothing is to be touched.
     pub(crate) fn is_foreign(&self) -> bool {
-        std::process::id() != self.pid
+        raw_fork::is_fork(self.pid)
     }
 
     /// # Errors
@@ -382,7 +487,9 @@ impl Shared {
             self.bell.thread_until.store(until, Ordering::SeqCst);
             limit
         };
-        self.sleep(limit);
+        self.bell.nap.store(POLLING, Ordering::SeqCst);
+        self.sleep(limit, Sleeper::Thread);
+        self.bell.nap.store(AWAKE, Ordering::SeqCst);
         self.bell.thread_until.store(0, Ordering::SeqCst);
     }
 
@@ -404,75 +511,97 @@ impl Shared {
         self.state.lock().disarm_boards();
     }
 
+    #[cfg(unix)]
+    fn arm_links(&self) -> SmallVec<[Armed<'_>; 8]> {
+        let mut asleep = self.asleep.lock();
+        *asleep += 1;
+        let links = self.links.iter().map(|l| l.arm());
+        links.chain([self.control.arm()]).collect()
+    }
+
+    /// Nobody sleeps on them any more, if this was the last: as long as somebody does, peers must ring.
+    #[cfg(unix)]
+    fn disarm_links(&self) {
+        let mut asleep = self.asleep.lock();
+        *asleep -= 1;
+        if *asleep == 0 {
+            for link in &self.links {
+                link.woke();
+            }
+        }
+    }
+
     /// Sleeps until a transport, the control plane or a `wake` has something to do, at most `limit`.
-    fn sleep(&self, limit: Duration) {
+    fn sleep(&self, limit: Duration, who: Sleeper) {
         if self.arm_boards() {
-            self.sleep_armed(limit);
+            self.sleep_armed(limit, who);
         }
         self.disarm_boards();
     }
 
-    fn sleep_armed(&self, limit: Duration) {
+    fn sleep_armed(&self, limit: Duration, who: Sleeper) {
         let mut limit = limit;
         #[cfg(unix)]
         {
+            let pipe = match who {
+                Sleeper::Thread => &self.bell.thread,
+                Sleeper::Caller => &self.bell.caller,
+            };
             use rustix::event::{PollFd, PollFlags, poll};
-            let armed: SmallVec<[Armed<'_>; 8]> = self
-                .links
-                .iter()
-                .map(|l| l.arm())
-                .chain([self.control.arm()])
-                .collect();
+            let armed = self.arm_links();
             let mut fds = SmallVec::<[PollFd<'_>; 8]>::new();
+            let mut more = false;
             for a in &armed {
                 match a {
-                    Armed::MoreToDo => return,
+                    Armed::MoreToDo => more = true,
                     Armed::Fd(fd) => fds.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN)),
                     Armed::Wakes => {}
                     Armed::PollAfter(d) => limit = limit.min(*d),
                     Armed::_Never(..) => {}
                 }
             }
-            if let Some(pipe) = &self.bell.pipe {
-                fds.push(PollFd::new(&pipe.read, PollFlags::IN));
+            fds.push(PollFd::new(&pipe.read, PollFlags::IN));
+            if !more && !self.bell.note.load(Ordering::SeqCst) {
+                // An interrupted or failed poll is an early wake-up.
+                let _ = poll(&mut fds, Some(&timespec(limit)));
+                pipe.drain();
             }
-            if self.bell.note.load(Ordering::SeqCst) {
-                return;
-            }
-            let timeout = rustix::event::Timespec {
-                tv_sec: limit.as_secs() as i64,
-                tv_nsec: i64::from(limit.subsec_nanos()),
-            };
-            // An interrupted or failed poll is an early wake-up.
-            let _ = poll(&mut fds, Some(&timeout));
-            self.bell.drain();
-            for link in &self.links {
-                link.woke();
-            }
+            self.disarm_links();
         }
         #[cfg(not(unix))]
         {
+            let _ = who;
             let seen = self.bell.rings();
             self.bell.sleep(seen, limit.min(Duration::from_millis(1)));
         }
     }
 
-    /// The engine's thread sleeps while callers do its work: for a moment, or until one of them goes and leaves it something to do.
+    /// The engine's thread sleeps while callers do its work: for a moment, or, while one of them is in `poll` in its place, until that one goes.
     fn nap(&self) {
-        self.bell.napping.store(true, Ordering::SeqCst);
-        // SeqCst with `end_nap`.
-        if self.bell.is_helped() {
-            self.bell.wait_for_poke(NAP);
-        }
-        self.bell.napping.store(false, Ordering::SeqCst);
+        let bell = &*self.bell;
+        bell.nap.store(SLEEPING, Ordering::SeqCst);
+        // SeqCst with `end_nap`, behind which no caller is in `poll`.
+        let limit = if bell.is_helped() && bell.caller_polls.load(Ordering::SeqCst) {
+            LONGEST
+        } else {
+            bell.nap.store(NAPPING, Ordering::SeqCst);
+            NAP
+        };
+        bell.wait_for_poke(limit);
+        bell.nap.store(AWAKE, Ordering::SeqCst);
     }
 
     /// The body of the engine's thread.
     pub(crate) fn serve(&self) {
+        let bell = &*self.bell;
         // What the lock keeps for a thread that waits is made at its first wait: now, not in the middle of the work.
-        self.bell.sleep(self.bell.rings(), Duration::ZERO);
-        while !self.bell.closing.load(Ordering::SeqCst) {
-            if self.bell.is_helped() {
+        bell.sleep(bell.rings(), Duration::ZERO);
+        let mut calls = 0;
+        while !bell.closing.load(Ordering::SeqCst) {
+            // Relaxed: a hint. Who calls again and again leaves nothing behind that cannot wait for the end of a nap.
+            let seen = bell.calls.load(Ordering::Relaxed);
+            let calling = seen != std::mem::replace(&mut calls, seen);
+            if bell.is_helped() || (calling && !bell.busy.load(Ordering::Relaxed)) {
                 self.nap();
                 continue;
             }
@@ -480,7 +609,7 @@ impl Shared {
                 // Somebody else is at it; they come back to the note.
                 std::thread::yield_now();
             }
-            if !self.bell.closing.load(Ordering::SeqCst) {
+            if !bell.closing.load(Ordering::SeqCst) {
                 self.sleep_of_thread();
             }
         }
@@ -488,10 +617,9 @@ impl Shared {
 
     /// Helps until `done`, and sleeps where there is nothing to help with.
     pub(crate) fn help_until(&self, done: &dyn Fn() -> bool) {
-        let backoff = Backoff::new();
-        let mut helping = self.bell.help();
-        let mut looks = 0u32;
-        let mut turns = 0u32;
+        let helping = self.bell.help();
+        let mut ladder = Ladder::of(self);
+        let (mut looks, mut slept) = (0u32, false);
         while !done() {
             let seen = self.bell.rings();
             looks = looks.wrapping_add(1);
@@ -501,45 +629,90 @@ impl Shared {
                 break;
             }
             if moved {
-                backoff.reset();
-                turns = 0;
-            } else if !backoff.is_completed() && !self.crowded {
-                backoff.snooze();
-            } else if turns < if self.crowded { TURNS } else { LINGER } {
-                turns += 1;
-                std::thread::yield_now();
-            } else {
-                drop(helping);
-                if !self.has_thread
-                    && let Some(_turn) = self.polling.try_lock()
-                {
-                    self.bell.helper_polls.store(true, Ordering::SeqCst);
-                    if !done() {
-                        self.sleep(self.sleep_limit(LONGEST));
-                    }
-                    self.bell.helper_polls.store(false, Ordering::SeqCst);
-                } else {
-                    self.bell.end_nap();
-                    // The thread sleeps until the next timer that it knew of; this one may be sooner.
-                    if self.arm_boards() {
-                        self.bell
-                            .sleep(seen, self.sleep_limit(Duration::from_secs(1)));
-                    }
-                    self.disarm_boards();
-                }
-                helping = self.bell.help();
+                ladder.step = 0;
+            } else if !ladder.up() {
+                slept = true;
+                self.sleep_of_caller(done, seen);
                 // What woke it may be a word.
                 looks = u32::MAX;
             }
         }
         drop(helping);
         self.bell.pass_on();
-        if !self.has_thread {
+        if slept {
             // The place at the poll is free: another waiter may take it.
             self.bell.ring();
-        } else if self.bell.busy.load(Ordering::Relaxed) {
-            self.bell.end_nap();
         }
+        self.bell.end_nap(self.bell.busy.load(Ordering::Relaxed));
+    }
+
+    /// A caller sleeps: in `poll`, in the thread's place, or where another caller is there until the bell rings.
+    fn sleep_of_caller(&self, done: &dyn Fn() -> bool, seen: u64) {
+        if let Some(_place) = self.polling.try_lock() {
+            self.bell.caller_polls.store(true, Ordering::SeqCst);
+            self.bell.relieve_thread();
+            if !done() {
+                self.sleep(self.sleep_limit(LONGEST_WAIT), Sleeper::Caller);
+            }
+            self.bell.caller_polls.store(false, Ordering::SeqCst);
+            return;
+        }
+        if self.arm_boards() {
+            // A timer of this one may be sooner than whoever is in `poll` knows of.
+            self.bell.sleep(seen, self.sleep_limit(LONGEST_WAIT));
+        }
+        self.disarm_boards();
+    }
+}
+
+/// What a caller does after a look that has found nothing: spins, lets others go first, sleeps.
+struct Ladder<'a> {
+    shared: &'a Shared,
+    step: u32,
+    /// Whether this wait yields; found out when it comes to that.
+    yields: Option<bool>,
+}
+
+impl<'a> Ladder<'a> {
+    fn of(shared: &'a Shared) -> Ladder<'a> {
+        Ladder {
+            shared,
+            step: 0,
+            yields: shared.crowded.then_some(true),
+        }
+    }
+
+    /// One step up; `false` at the end, where it is time to sleep.
+    fn up(&mut self) -> bool {
+        let Ladder { shared, step, .. } = *self;
+        let (looks, most) = match shared.crowded {
+            true => (0, TURNS),
+            false => (LOOKS, LOOKS + YIELDS),
+        };
+        if step >= most {
+            return false;
+        }
+        self.step += 1;
+        if step < looks {
+            std::hint::spin_loop();
+            return true;
+        }
+        let manners = &shared.manners;
+        if !*self.yields.get_or_insert_with(|| manners.may_yield()) {
+            return false;
+        }
+        if shared.crowded {
+            std::thread::yield_now();
+            return true;
+        }
+        let before = shared.clock.now();
+        std::thread::yield_now();
+        let took = shared.clock.now().saturating_sub(before);
+        manners.took(took);
+        if took >= GREEDY {
+            self.yields = Some(false);
+        }
+        true
     }
 }
 

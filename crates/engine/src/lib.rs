@@ -35,6 +35,7 @@ mod drive;
 mod feedback;
 mod flight;
 mod fused;
+mod kept;
 mod local;
 mod op;
 mod pairs;
@@ -140,6 +141,8 @@ impl Engine {
             pid,
             has_thread,
             polling: Mutex::new(()),
+            asleep: Mutex::new(0),
+            manners: Default::default(),
             crowded: world as usize > cpus,
         });
         for link in &shared.links {

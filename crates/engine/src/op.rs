@@ -380,7 +380,7 @@ impl OpState {
 
     /// Whether counts are told from pair to pair.
     pub(crate) fn is_pairwise(&self) -> bool {
-        !matches!(self.pairs, Pairs::Same)
+        !self.pairs.is_same()
     }
 
     /// Whether a rank of the group sends this rank as many elements as are expected; if not, how many of each.

@@ -45,6 +45,11 @@ impl Pairs {
         }
     }
 
+    /// Whether the descriptor tells.
+    pub(crate) fn is_same(&self) -> bool {
+        matches!(self, Pairs::Same)
+    }
+
     /// Elements for `rank`; 0 where the descriptor tells.
     pub(crate) fn sent_to(&self, rank: Rank) -> u64 {
         match self {

@@ -1,9 +1,9 @@
 //! A plan, unrolled for running: its steps with their successors, so that a finished step finds what it releases without a search.
 
+use foldhash::HashMap;
 use gaggle_collectives::{Action, Arrive, Buf, Plan, PlanError, Request, Span, Step, plan};
 use gaggle_core::{Algorithm, Codec, GroupInfo, Rank};
 use smallvec::SmallVec;
-use std::collections::HashMap;
 
 use crate::sync::Arc;
 

@@ -104,6 +104,14 @@ impl Choice {
         }
     }
 
+    /// Takes over the weight of a call. One that somebody left in the options of a sum must not become a factor.
+    pub(crate) fn weigh(&mut self, op: &Op) {
+        self.weight = match self.reduce {
+            Reduce::Mean => op.weight,
+            _ => Weight::ONE,
+        };
+    }
+
     /// The 64 bytes that travel.
     pub(crate) fn descriptor(
         &self,
@@ -279,7 +287,7 @@ pub(crate) fn choose(
         _ => MixWeights::default(),
     };
     let planned = request.call.algorithm();
-    Ok(Choice {
+    let mut choice = Choice {
         // Counts are told in a way of their own.
         algorithm: match selection.algorithm {
             by if by.planned() == planned => by,
@@ -291,12 +299,7 @@ pub(crate) fn choose(
             selection.codec
         },
         mix,
-        // A weight that somebody left in the options of a sum must not become a factor.
-        weight: if reduce == Reduce::Mean {
-            op.weight
-        } else {
-            Weight::ONE
-        },
+        weight: Weight::ONE,
         identity: Identity::of(&op.kind, me),
         pairs: if extent.discover {
             Pairs::Same
@@ -309,7 +312,25 @@ pub(crate) fn choose(
         kind,
         root,
         reduce,
-    })
+    };
+    choice.weigh(op);
+    Ok(choice)
+}
+
+/// Whether two calls on memory of one shape are carried out alike, whatever their weights and deadlines are.
+#[inline]
+pub(crate) fn alike(a: &Op, b: &Op) -> bool {
+    a.lane == b.lane
+        && a.kind == b.kind
+        && a.priority == b.priority
+        && a.divisor == b.divisor
+        && a.mode == b.mode
+        && a.algorithm == b.algorithm
+        && a.codec == b.codec
+        && a.codec_forced == b.codec_forced
+        && a.feedback == b.feedback
+        && a.on_missing == b.on_missing
+        && b.user.is_none()
 }
 
 /// As [`choose`], by messages, where a fused plan would be taken: with the same bits in the result.

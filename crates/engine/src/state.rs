@@ -21,6 +21,7 @@ use crate::{
     trouble::Troubles,
     verdict::blame_of,
 };
+use foldhash::{HashMap, HashMapExt};
 use gaggle_collectives::{Action, Span};
 use gaggle_core::{
     Cause, Codec, Control, Descriptor, Dir, Done, Down, Error, Finished, GroupInfo, Loan, MsgKey,
@@ -28,11 +29,7 @@ use gaggle_core::{
     XferId,
 };
 use smallvec::SmallVec;
-use std::{
-    collections::{HashMap, VecDeque},
-    task::Waker,
-    time::Duration,
-};
+use std::{collections::VecDeque, task::Waker, time::Duration};
 
 /// What cannot be done from within a report.
 pub(crate) enum Later {

@@ -1,9 +1,10 @@
 //! What is known of operations in trouble: how far each rank is, what failed elsewhere, what was recently over here.
 
 use crate::protocol::{Blame, Progress};
+use foldhash::HashMap;
 use gaggle_core::{Descriptor, OpId, Rank};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 

@@ -12,6 +12,7 @@ use crate::{
     op::OpState,
     raw_fork,
     raw_memory::OpMemory,
+    select::alike,
     state::State,
     sync::{Arc, Ordering},
     user,
@@ -86,18 +87,7 @@ impl Entry {
     /// Whether a call on memory of this shape is decided as this one was.
     #[inline]
     fn is_for(&self, op: &Op) -> bool {
-        let known = &self.op;
-        known.lane == op.lane
-            && known.kind == op.kind
-            && known.priority == op.priority
-            && known.divisor == op.divisor
-            && known.mode == op.mode
-            && known.algorithm == op.algorithm
-            && known.codec == op.codec
-            && known.codec_forced == op.codec_forced
-            && known.feedback == op.feedback
-            && known.on_missing == op.on_missing
-            && op.user.is_none()
+        alike(&self.op, op)
     }
 
     /// Whether nothing stands in the way.

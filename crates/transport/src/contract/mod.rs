@@ -5,7 +5,7 @@
 
 mod cases;
 mod net;
-mod raw;
+pub(crate) mod raw;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod raw_space;
 

@@ -11,8 +11,12 @@ use crate::{
 };
 use gaggle_core::HEAD_MAX;
 use mio::net::{TcpStream, UnixStream};
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg},
+};
 use std::{
-    io::{self, Read, Write},
+    io::{self, IoSlice, Read},
     os::fd::AsFd,
     sync::Arc,
 };
@@ -58,6 +62,8 @@ pub(super) struct Link {
     pub(super) output: Output,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// Something is expected from the peer.
+    pub(super) awaited: bool,
     /// The peer's end was seen by the selector: a short read is then not the last.
     pub(super) ending: bool,
     /// The sink has left something in `input`.
@@ -69,6 +75,8 @@ pub(super) struct Link {
     pub(super) closed: bool,
     /// Bytes that the socket has taken since it last refused one, up to [`FREE`].
     taken: usize,
+    /// Bytes that have gone since this was last looked at.
+    pub(super) gone: usize,
     /// The data frame that is being read.
     pub(super) frame: Option<Current>,
     baseline: Option<(u64, u64)>,
@@ -268,16 +276,23 @@ impl Link {
             output,
             readable: true,
             writable: true,
+            awaited: false,
             ending: false,
             stalled: false,
             unparsed: false,
             broken: None,
             closed: false,
             taken: FREE,
+            gone: 0,
             frame: None,
             baseline,
             last: (0, 0),
         }
+    }
+
+    /// Whether there is a socket that is open.
+    pub(super) fn is_socket(&self) -> bool {
+        matches!(self.stream, Stream::Tcp(_)) && !self.closed
     }
 
     /// For the selector; `None` where there is no connection.
@@ -439,22 +454,43 @@ impl Link {
         }
         let room = buffer.free();
         loop {
-            match stream.read(&mut buffer.bytes[buffer.hi..]) {
-                Ok(n) => {
+            match recv(&*stream, &mut buffer.bytes[buffer.hi..], RecvFlags::empty()) {
+                Ok((n, _)) => {
                     buffer.hi += n;
                     self.unparsed = true;
                     // A short read has emptied the socket; the next arrival will be told.
                     self.readable = n == room || self.ending;
                     return Ok(Some(n));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                Err(Errno::WOULDBLOCK) => {
                     self.readable = false;
                     return Ok(None);
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Writes once what has been put in, and `more` behind it. How many bytes of `more` went.
+    pub(super) fn write_with(&mut self, more: &[u8]) -> usize {
+        let (Stream::Tcp(stream), Output::Own(buffer)) = (&self.stream, &mut self.output) else {
+            return 0;
+        };
+        if !self.writable || self.broken.is_some() {
+            return 0;
+        }
+        let parts = [IoSlice::new(buffer.full()), IoSlice::new(more)];
+        let mut none = SendAncillaryBuffer::default();
+        // Whatever is wrong, the next write meets it too.
+        let Ok(n) = sendmsg(stream, &parts, &mut none, SendFlags::NOSIGNAL) else {
+            return 0;
+        };
+        let framed = buffer.len().min(n);
+        buffer.take(framed);
+        self.taken = FREE.min(self.taken + n);
+        self.gone += n;
+        n - framed
     }
 
     /// Writes once. The number of bytes that went.
@@ -464,26 +500,28 @@ impl Link {
             (Stream::Ring { bell, side }, Output::Ring(ring)) => {
                 let n = ring.publish();
                 side.call(FOR_DATA, bell);
+                self.gone += n;
                 return n;
             }
             _ => return 0,
         };
         loop {
-            match stream.write(buffer.full()) {
+            match send(&*stream, buffer.full(), SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     buffer.take(n);
                     self.taken = FREE.min(self.taken + n);
+                    self.gone += n;
                     return n;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                Err(Errno::WOULDBLOCK) => {
                     self.writable = false;
                     self.taken = 0;
                     return 0;
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(Errno::INTR) => {}
                 Err(e) => {
                     // What the peer said before it went is read first.
-                    self.broken = Some(e.to_string());
+                    self.broken = Some(io::Error::from(e).to_string());
                     buffer.clear();
                     self.readable = true;
                     return 0;
@@ -542,6 +580,12 @@ impl Link {
             Stream::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
             Stream::Ring { bell, .. } => bell.shutdown(std::net::Shutdown::Write),
         };
+    }
+
+    /// Whether there is nothing of it to handle or to write.
+    pub(super) fn is_idle(&self) -> bool {
+        let handled = !self.unparsed && !self.stalled && self.broken.is_none();
+        self.closed || (handled && self.output.len() == 0)
     }
 
     /// Whether everything has been handed to the kernel.

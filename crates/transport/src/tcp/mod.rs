@@ -14,6 +14,7 @@ mod dial;
 mod lent;
 mod link;
 mod queue;
+mod raw_loan;
 mod read;
 mod run;
 mod state;
@@ -124,6 +125,10 @@ pub struct TcpTransport {
     dialling: Option<Dialling>,
     /// What is mapped of the peers' memory, and they of this rank's.
     heaps: Heaps,
+    /// Sockets were read without the selector's being asked: it may still have to tell of what has been read since.
+    unasked: AtomicBool,
+    /// Somebody wants to sleep on the selector: the next call asks it, so that it has nothing old to tell.
+    ask: AtomicBool,
 }
 
 /// What belongs to whoever makes progress.
@@ -134,10 +139,12 @@ struct Io {
     links: Vec<Link>,
     /// The link that comes first this time.
     turn: usize,
-    /// Some link is a socket.
-    has_sockets: bool,
-    /// Counts calls, for rings.
+    /// How many links are sockets.
+    sockets: usize,
+    /// Counts calls.
     asked: u32,
+    /// The last call has moved something.
+    moved: bool,
 }
 
 /// Only ever added to, and read as a snapshot of independent numbers: relaxed is enough.
@@ -165,13 +172,19 @@ impl Counts {
 #[derive(Debug)]
 struct Calling<'a> {
     t: &'a TcpTransport,
+    id: XferId,
     open: bool,
 }
 
 impl<'a> Calling<'a> {
     fn begin(t: &'a TcpTransport, st: &mut State, id: XferId) -> Self {
         st.calling = Some(id);
-        Calling { t, open: true }
+        Calling { t, id, open: true }
+    }
+
+    /// The transfer.
+    fn id(&self) -> XferId {
+        self.id
     }
 
     /// Ends it under the lock that the caller holds already.
@@ -327,10 +340,11 @@ impl TcpTransport {
             io: Mutex::new(Io {
                 poll,
                 events: Events::with_capacity(64),
-                has_sockets: connections > 0,
+                sockets: connections,
                 links,
                 turn: 0,
                 asked: 0,
+                moved: false,
             }),
             selector,
             counts,
@@ -339,6 +353,8 @@ impl TcpTransport {
             armed: AtomicBool::new(false),
             dialling: None,
             heaps: Heaps(None),
+            unasked: AtomicBool::new(false),
+            ask: AtomicBool::new(false),
         })
     }
 
@@ -387,6 +403,7 @@ impl TcpTransport {
         if let Some(slot) = st.slots.get_mut(place) {
             slot.granted = granted;
             slot.lent = lent;
+            slot.loan = t.loan.filter(|_| self.sides.is_empty());
         }
         st.links[i].sends.insert(t.key, place);
         st.push(id);
@@ -473,6 +490,7 @@ fn slot_for(t: &Transfer<'_>, id: XferId, link: usize) -> Slot {
         priority: t.priority,
         head,
         head_len: t.head.len(),
+        loan: None,
         at: 0,
         begun: false,
         granted: false,
@@ -557,9 +575,6 @@ impl Transport for TcpTransport {
         let Some(mut io) = self.io.try_lock() else {
             return 0;
         };
-        if self.state.lock().left {
-            return 0;
-        }
         let mut run = Run {
             t: self,
             io: &mut io,
@@ -569,12 +584,12 @@ impl Transport for TcpTransport {
                 left: budget.max(1),
             },
         };
-        let calls = run.progress();
         // Bytes that were read and dropped make no callback; with more to come they are progress all the same.
-        if calls == 0 && self.state.lock().more {
-            1
-        } else {
-            calls
+        let (calls, left) = run.progress();
+        io.moved = calls > 0;
+        match (calls, left) {
+            (0, true) => 1,
+            (calls, _) => calls,
         }
     }
 
@@ -596,6 +611,10 @@ impl Transport for TcpTransport {
         } else if st.waiting {
             // Only the sink knows when it will want what it has just left.
             Armed::PollAfter(Duration::from_micros(200))
+        } else if self.unasked.load(SeqCst) {
+            // Otherwise it would tell of what has been read already, and wake at once.
+            self.ask.store(true, SeqCst);
+            Armed::MoreToDo
         } else {
             Armed::Fd(self.selector.as_fd())
         }
@@ -606,7 +625,13 @@ impl Transport for TcpTransport {
     }
 
     fn wants_loans(&self) -> bool {
-        self.heaps.0.is_some()
+        // A ring is filled in place.
+        self.sides.is_empty() || self.heaps.0.is_some()
+    }
+
+    fn reads_ordinary(&self) -> bool {
+        // Into a socket, on this side.
+        self.sides.is_empty()
     }
 
     fn attach(&self, _wake: Arc<dyn Wake>) {

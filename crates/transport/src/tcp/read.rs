@@ -3,8 +3,8 @@
 use super::{
     Calling, Counts,
     link::Current,
-    run::{Fed, Run, feed},
-    state::{NONE, POSTED_MAX, State},
+    run::{Fed, Run, feed, show},
+    state::{Message, NONE, POSTED_MAX, Slot, State},
 };
 use crate::frame::{COST, HEADER, Header, Kind, LENT, Violation};
 use gaggle_core::{Down, HEAD_MAX, TransportError, Verdict};
@@ -46,30 +46,29 @@ impl Run<'_> {
                 }
                 break;
             }
-            match link.read() {
-                Ok(Some(0)) => {
-                    let cut = link.frame.is_some() || link.input.len() > 0;
-                    let peer = self.t.peers[i];
-                    let middle = if cut { " in mid-frame" } else { "" };
-                    self.fail(
-                        i,
-                        Down::Lost(format!("connection closed by {peer}{middle}")),
-                    );
-                    return true;
-                }
-                Ok(Some(n)) => {
-                    moved = true;
-                    self.tally.left = self.tally.left.saturating_sub(n);
-                }
-                Ok(None) => {}
-                Err(e) => {
-                    let why = format!("connection to {} broke: {e}", self.t.peers[i]);
-                    self.fail(i, Down::Lost(why));
-                    return true;
-                }
-            }
+            moved |= self.read_once(i);
         }
         moved
+    }
+
+    /// Reads once from a link that is open. Whether something has come, or it has ended.
+    pub(super) fn read_once(&mut self, i: usize) -> bool {
+        let link = &mut self.io.links[i];
+        let why = match link.read() {
+            Ok(None) => return false,
+            Ok(Some(0)) => {
+                let cut = link.frame.is_some() || link.input.len() > 0;
+                let middle = if cut { " in mid-frame" } else { "" };
+                format!("connection closed by {}{middle}", self.t.peers[i])
+            }
+            Ok(Some(n)) => {
+                self.tally.left = self.tally.left.saturating_sub(n);
+                return true;
+            }
+            Err(e) => format!("connection to {} broke: {e}", self.t.peers[i]),
+        };
+        self.fail(i, Down::Lost(why));
+        true
     }
 
     /// Handles whatever is complete in the input.
@@ -108,6 +107,7 @@ impl Run<'_> {
                 Counts::add(&counts.control_received, HEADER);
             }
             match h.kind {
+                Kind::Data if self.is_short(i, &h) && self.short(i, &h, &head[..len]) => {}
                 Kind::Data => self.on_data(i, &h, &head)?,
                 Kind::Grant => self.t.state.lock().on_grant(i, h.key)?,
                 Kind::Abort => self.on_abort(i, &h)?,
@@ -116,6 +116,73 @@ impl Run<'_> {
                 Kind::Goodbye => self.fail(i, Down::Left),
             }
         }
+    }
+
+    /// Whether a frame is a whole message that is here with all its bytes.
+    fn is_short(&self, i: usize, h: &Header) -> bool {
+        let here = self.io.links[i].input.len();
+        h.first && u64::from(h.len) == h.total && h.len as usize <= here
+    }
+
+    /// Delivers a short message whose receive is posted, in one go. False: it is not as simple as that, and nothing has been done.
+    fn short(&mut self, i: usize, h: &Header, head: &[u8]) -> bool {
+        let t = self.t;
+        let n = h.len as usize;
+        let mut st = t.state.lock();
+        let tables = &mut st.links[i];
+        let Some(place) = tables.keys.get(&h.key).copied() else {
+            return false;
+        };
+        let expected = |m: &&mut Message| m.recv != NONE && m.grant_sent && !m.begun && !m.dropped;
+        let Some(m) = tables.messages.get_mut(place).filter(expected) else {
+            return false;
+        };
+        let (recv, uid) = (m.recv, m.uid);
+        let fits = |s: &&mut Slot| s.bytes == h.total && !s.cancelled;
+        let Some((id, unit)) = st.slots.get_mut(recv).filter(fits).map(|s| (s.id, s.unit)) else {
+            return false;
+        };
+        let calling = Calling::begin(t, &mut st, id);
+        drop(st);
+        let wanted = self.sink.opened(id, head) == Verdict::Take;
+        self.tally.call(0);
+        let mut fed = 0;
+        if wanted && n > 0 {
+            let bytes = &self.io.links[i].input.full()[..n];
+            let mut at = 0;
+            fed = show(self.sink, &mut self.tally, id, bytes, unit, &mut at);
+        }
+        let mut st = t.state.lock();
+        let whole = wanted && fed == n && st.slot(id).is_some_and(|s| !s.cancelled);
+        if whole {
+            st.links[i].remove(place);
+            st.slots.remove(recv);
+            drop(st);
+            self.sink.done(id, Ok(()));
+            self.tally.call(0);
+            drop(calling);
+        } else {
+            // As if it had come like a longer one.
+            if let Some(m) = st.links[i].message(place, uid) {
+                (m.begun, m.opened, m.total) = (true, true, h.total);
+                (m.fed, m.got) = (fed as u64, if wanted { fed as u64 } else { h.total });
+            }
+            if !wanted {
+                st.take_back(id);
+            }
+            calling.end(&mut st);
+        }
+        let taken = if wanted { fed } else { n };
+        Counts::add(&t.counts.payload_received, taken);
+        let link = &mut self.io.links[i];
+        link.input.take(taken);
+        link.consumed();
+        link.frame = (taken < n).then_some(Current {
+            place,
+            uid,
+            left: n - taken,
+        });
+        true
     }
 
     fn on_data(&mut self, i: usize, h: &Header, head: &[u8; HEAD_MAX]) -> Result<(), Violation> {

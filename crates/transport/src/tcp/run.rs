@@ -19,8 +19,10 @@ use std::{
 
 /// What a callback without bytes counts towards the budget.
 const CALL: usize = 64;
-/// Of so many calls one asks the system about the bells, which tell of a death.
+/// Of so many calls one asks the system about the bells, which tell of a death, and about sockets that were just read.
 const ASK_EVERY: u32 = 64;
+/// Up to so many sockets are read without a question whether they have anything: one call of the system instead of two.
+const FEW: usize = 4;
 
 pub(super) struct Run<'a> {
     pub(super) t: &'a TcpTransport,
@@ -49,10 +51,17 @@ pub(super) struct Fed {
 }
 
 impl Run<'_> {
-    pub(super) fn progress(&mut self) -> u64 {
-        {
+    /// How many callbacks that were, and whether something is left to do.
+    pub(super) fn progress(&mut self) -> (u64, bool) {
+        // Whether there is nothing to do but to look whether something has come.
+        let mut idle = self.t.sides.is_empty() && self.io.links.iter().all(Link::is_idle);
+        let posted = {
             let mut st = self.t.state.lock();
-            st.dirty = false;
+            if st.left {
+                return (0, false);
+            }
+            let posted = std::mem::take(&mut st.dirty);
+            idle &= !posted && !st.more && !st.waiting;
             let State {
                 deliver,
                 stalled_deliver,
@@ -60,19 +69,29 @@ impl Run<'_> {
                 ..
             } = &mut *st;
             deliver.extend(stalled_deliver.drain(..));
-            for tables in links {
+            for (tables, link) in links.iter_mut().zip(&mut self.io.links) {
                 tables.ready.extend(tables.stalled.drain(..));
+                link.stalled = false;
+                link.awaited = tables.posted > 0 || !tables.blocked.is_empty();
+            }
+            posted
+        };
+        self.learn();
+        // What waited for a connection may go now.
+        idle &= !self.take_news();
+        let n = self.io.links.len();
+        if idle && !self.has_come() {
+            return (self.tally.calls, false);
+        }
+        // What has just been posted is what somebody waits for; a look for what has come takes its time.
+        let mut wrote = idle;
+        if posted {
+            for i in 0..n {
+                wrote |= self.write_once(i) > 0;
             }
         }
-        for link in &mut self.io.links {
-            link.stalled = false;
-        }
-        self.learn();
-        self.take_news();
-        let n = self.io.links.len();
-        let mut moved = true;
-        while moved && self.tally.left > 0 {
-            moved = self.deliver();
+        let left = loop {
+            let mut moved = self.deliver() | std::mem::take(&mut wrote);
             self.io.turn = (self.io.turn + 1) % n.max(1);
             for k in 0..n {
                 let i = (self.io.turn + k) % n;
@@ -82,20 +101,52 @@ impl Run<'_> {
                     break;
                 }
             }
+            let left = self.look_what_is_left();
+            if !(left && moved && self.tally.left > 0) {
+                break left;
+            }
+        };
+        if !self.t.sides.is_empty() && self.note_how_far() {
+            self.t.state.lock().more = true;
+            return (self.tally.calls, true);
         }
-        self.note_what_is_left();
-        self.tally.calls
+        (self.tally.calls, left)
     }
 
-    /// Learns what is ready. Rings are looked at; the system is asked where there are sockets, where a bell may have rung, and every now and then.
+    /// Reads once what may have something. Whether one link had, or has ended.
+    fn has_come(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.io.links.len() {
+            any |= self.io.links[i].readable && self.read_once(i);
+        }
+        any
+    }
+
+    /// Learns what is ready. Rings are looked at; a few sockets from which something is expected are simply read. The system is asked where that are many, where one is full, where nothing is expected, where a bell may have rung, where somebody wants to sleep, and every now and then.
     fn learn(&mut self) {
         self.io.asked = (self.io.asked + 1) % ASK_EVERY;
-        if self.io.has_sockets || self.io.asked == 0 || self.t.armed.load(SeqCst) {
+        let t = self.t;
+        let (mut awaited, mut full) = (0, false);
+        for link in self.io.links.iter().filter(|link| link.is_socket()) {
+            awaited += usize::from(link.awaited);
+            full |= !link.writable;
+        }
+        // Right after something has come it is what follows from it that counts.
+        let nothing = self.io.sockets > 0 && awaited == 0 && !std::mem::take(&mut self.io.moved);
+        let due = self.io.asked == 0 || t.ask.load(SeqCst) || t.armed.load(SeqCst);
+        if due || full || nothing || awaited > FEW {
+            // Whoever has said so in between says so again: `unasked` comes last.
+            t.ask.store(false, SeqCst);
             self.poll(Duration::ZERO);
-        } else {
-            for link in &mut self.io.links {
-                link.look();
-            }
+            t.unasked.store(false, SeqCst);
+            return;
+        }
+        if self.io.sockets > 0 {
+            t.unasked.store(true, SeqCst);
+        }
+        for link in &mut self.io.links {
+            link.readable |= link.awaited && link.is_socket();
+            link.look();
         }
     }
 
@@ -129,16 +180,14 @@ impl Run<'_> {
         }
     }
 
-    /// Takes over connections that have been made, and learns which cannot be.
-    pub(super) fn take_news(&mut self) {
+    /// Takes over connections that have been made, and learns which cannot be. Whether there were any.
+    pub(super) fn take_news(&mut self) -> bool {
         let Some(dialling) = self.t.dialling.as_ref().filter(|d| d.has_news()) else {
-            return;
+            return false;
         };
         let (come, failed) = dialling.take();
-        if !self.io.has_sockets {
-            // Nobody else empties what has woken this rank.
-            self.poll(Duration::ZERO);
-        }
+        // Nobody else empties what has woken this rank.
+        self.poll(Duration::ZERO);
         for made in come {
             self.install(made);
         }
@@ -171,6 +220,7 @@ impl Run<'_> {
             drop(st);
             self.fail(i, how);
         }
+        true
     }
 
     /// A connection is there.
@@ -193,7 +243,7 @@ impl Run<'_> {
             .poll
             .registry()
             .register(&mut stream, Token(i), interest);
-        self.io.has_sockets = true;
+        self.io.sockets += 1;
         Counts::add(&self.t.counts.connections, 1);
         self.io.links[i] = Link::made(stream, baseline);
         if let Err(e) = registered {
@@ -205,13 +255,18 @@ impl Run<'_> {
         }
     }
 
-    fn note_what_is_left(&mut self) {
+    /// Tells rings how far they have been read and written. Whether some ring has something by now, where somebody is about to sleep.
+    fn note_how_far(&mut self) -> bool {
         for link in &mut self.io.links {
             link.note();
         }
         // With the fence in `arm`: whoever goes to sleep sees how far this got, or is seen here and armed for it.
         fence(SeqCst);
-        let again = self.t.armed.load(SeqCst) && self.t.arm_rings();
+        self.t.armed.load(SeqCst) && self.t.arm_rings()
+    }
+
+    /// Whether something is left to do.
+    fn look_what_is_left(&mut self) -> bool {
         let mut st = self.t.state.lock();
         let (mut more, mut waiting) = (!st.deliver.is_empty(), !st.stalled_deliver.is_empty());
         for (link, tables) in self.io.links.iter().zip(&st.links) {
@@ -220,7 +275,8 @@ impl Run<'_> {
             more |= link.writable && (link.output.len() > 0 || to_say);
             waiting |= link.stalled || !tables.stalled.is_empty();
         }
-        (st.more, st.waiting) = (more || again, waiting);
+        (st.more, st.waiting) = (more, waiting);
+        more
     }
 
     fn deliver(&mut self) -> bool {
@@ -470,7 +526,7 @@ pub(super) fn feed(
 }
 
 /// Offers bytes again and again until all are consumed or the sink takes no more of them.
-fn show(
+pub(super) fn show(
     sink: &mut dyn Sink,
     tally: &mut Tally,
     id: XferId,

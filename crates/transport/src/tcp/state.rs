@@ -12,11 +12,9 @@ use crate::{
     pieces::slot_of,
     slab::Slab,
 };
-use gaggle_core::{Dir, Down, HEAD_MAX, MsgKey, OpId, Rank, TransportError, XferId};
-use std::{
-    cmp::Reverse,
-    collections::{HashMap, HashSet, VecDeque},
-};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use gaggle_core::{Dir, Down, HEAD_MAX, Loan, MsgKey, OpId, Rank, TransportError, XferId};
+use std::{cmp::Reverse, collections::VecDeque};
 
 /// Stands for no place in a table.
 pub(super) const NONE: u32 = u32::MAX;
@@ -37,6 +35,8 @@ pub(super) struct Slot {
     pub(super) priority: i32,
     pub(super) head: [u8; HEAD_MAX],
     pub(super) head_len: usize,
+    /// Sends: the bytes themselves, where they leave as they are.
+    pub(super) loan: Option<Loan>,
     /// Sends: bytes that have been framed.
     pub(super) at: u64,
     /// Sends: the first frame exists.

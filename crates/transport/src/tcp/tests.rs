@@ -527,6 +527,115 @@ fn what_came_whole_before_the_goodbye_is_delivered_after_it() {
     assert!(matches!(&sinks[1].done[1..], [(id, Ok(()))] if *id == posted));
 }
 
+/// Whether the selector has something to tell, as whoever sleeps on it would find.
+fn rings(fd: std::os::fd::BorrowedFd<'_>) -> bool {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+        fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+}
+
+#[test]
+fn who_sleeps_after_sockets_were_simply_read_is_woken_by_what_is_new_alone() {
+    for world in [2, 3] {
+        let world = mesh(world);
+        let mut sinks: Vec<_> = world.iter().map(|_| Plain::default()).collect();
+        for tag in 0..100 {
+            world[1].post(transfer(Dir::Recv, 0, tag, 100)).unwrap();
+            world[0].post(transfer(Dir::Send, 1, tag, 100)).unwrap();
+            settle(&world, &mut sinks);
+        }
+        // Something is expected, and looked for without a question.
+        world[1].post(transfer(Dir::Recv, 0, 150, 100)).unwrap();
+        for _ in 0..2 {
+            world[1].progress(&mut sinks[1], 1 << 20);
+        }
+        assert!(world[1].unasked.load(SeqCst));
+        // One more look is what it costs.
+        let mut looks = 0;
+        while matches!(world[1].arm(), Armed::MoreToDo) {
+            world[1].progress(&mut sinks[1], 1 << 20);
+            looks += 1;
+            assert!(looks < 10, "nobody could ever sleep");
+        }
+        let Armed::Fd(fd) = world[1].arm() else {
+            panic!("it has nothing to do");
+        };
+        assert!(!rings(fd), "of what has been read long ago");
+        world[0].post(transfer(Dir::Send, 1, 200, 1)).unwrap();
+        world[0].progress(&mut sinks[0], 1 << 20);
+        wait(&world[1]);
+        for _ in 0..10_000_000 {
+            if world[1].stats().early_messages > 0 {
+                break;
+            }
+            world[1].progress(&mut sinks[1], 1 << 20);
+        }
+        assert_eq!(world[1].stats().early_messages, 1);
+    }
+}
+
+#[test]
+fn bytes_that_are_lent_leave_from_where_they_are_and_whole() {
+    /// Takes what comes, and has nothing to give.
+    #[derive(Default)]
+    struct Into {
+        bytes: Vec<u8>,
+        done: usize,
+    }
+    impl Sink for Into {
+        fn outgoing(&mut self, _id: XferId, _at: u64, _out: &mut dyn Outlet) {
+            panic!("it was lent");
+        }
+        fn opened(&mut self, _id: XferId, _head: &[u8]) -> Verdict {
+            Verdict::Take
+        }
+        fn incoming(&mut self, _id: XferId, at: u64, part: &mut dyn Inlet) {
+            assert_eq!(at, self.bytes.len() as u64);
+            let n = part.peek().len();
+            self.bytes.extend_from_slice(part.peek());
+            part.consume(n);
+        }
+        fn unexpected(&mut self, _from: Rank, _key: MsgKey, _head: &[u8]) -> Verdict {
+            Verdict::Take
+        }
+        fn done(&mut self, _id: XferId, result: Result<(), TransportError>) {
+            result.unwrap();
+            self.done += 1;
+        }
+        fn down(&mut self, _peer: Rank, how: Down) {
+            panic!("{how:?}");
+        }
+    }
+    // Around where bytes are copied, where a frame ends, and more than a socket takes at once.
+    for n in [0, 1, 8191, 8192, 8193, 65535, 65536, 65537, 9_999_991] {
+        let bytes: &'static [u8] = (0..n).map(|i| (i % 251) as u8).collect::<Vec<u8>>().leak();
+        let world = mesh(2);
+        let mut sinks = [Into::default(), Into::default()];
+        let lent = Transfer {
+            loan: Some(contract::raw::lend(bytes)),
+            ..transfer(Dir::Send, 1, 1, n)
+        };
+        world[0].post(lent).unwrap();
+        world[1].post(transfer(Dir::Recv, 0, 1, n)).unwrap();
+        for _ in 0..10_000_000 {
+            for (t, s) in world.iter().zip(&mut sinks) {
+                t.progress(s, 1 << 20);
+            }
+            if sinks[0].done + sinks[1].done == 2 {
+                break;
+            }
+        }
+        assert_eq!((sinks[0].done, sinks[1].done), (1, 1), "{n} bytes");
+        assert!(sinks[1].bytes == bytes, "{n} bytes");
+    }
+}
+
 /// The peer reads nothing until the kernel takes no more; then something urgent is posted.
 #[test]
 fn an_urgent_message_is_the_very_next_frame() {

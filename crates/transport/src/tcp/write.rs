@@ -1,32 +1,44 @@
 //! Writing: what goes next, filled in by the sink behind its header.
 
-use super::{Calling, Counts, lent::Lent, queue::Job, run::Run, state::State};
+use super::{
+    Calling, Counts, lent::Lent, link::FRAME, queue::Job, raw_loan::borrow, run::Run, state::State,
+};
 use crate::{
     frame::{COST, HEADER, Header, Kind, LENT},
     pieces::{Room, slot_of},
 };
-use gaggle_core::HEAD_MAX;
+use gaggle_core::{HEAD_MAX, Loan};
 use parking_lot::MutexGuard;
 
+/// Shorter payloads are copied behind their header: a write from two places costs more than that.
+const GATHER: usize = 8 << 10;
 /// Less than this of credit is not worth a frame, unless it ends a message.
 const WORTH: u64 = 4096;
 
 impl Run<'_> {
+    /// Writes what goes. Whether anything did.
     pub(super) fn write_link(&mut self, i: usize) -> bool {
         let mut moved = false;
         loop {
-            while self.io.links[i].wants_frame() && self.frame(i) {}
-            let link = &mut self.io.links[i];
-            if link.output.len() == 0 || !link.writable {
-                return moved;
-            }
-            let n = link.write();
-            self.tally.left = self.tally.left.saturating_sub(n);
-            moved |= n > 0 || link.broken.is_some();
+            let whole = self.io.links[i].broken.is_none();
+            let n = self.write_once(i);
+            moved |= n > 0 || (whole && self.io.links[i].broken.is_some());
             if n == 0 || self.tally.left == 0 {
                 return moved;
             }
         }
+    }
+
+    /// Frames a little and writes it. How many bytes went.
+    pub(super) fn write_once(&mut self, i: usize) -> usize {
+        while self.io.links[i].gone < FRAME && self.io.links[i].wants_frame() && self.frame(i) {}
+        let link = &mut self.io.links[i];
+        if link.output.len() > 0 && link.writable {
+            link.write();
+        }
+        let n = std::mem::take(&mut link.gone);
+        self.tally.left = self.tally.left.saturating_sub(n);
+        n
     }
 
     /// Appends one frame to the output. False when there is none.
@@ -61,14 +73,19 @@ impl Run<'_> {
     ) -> bool {
         let calling = Calling::begin(self.t, &mut st, job.id);
         drop(st);
-        let output = &mut self.io.links[i].output;
+        let link = &mut self.io.links[i];
+        let output = &mut link.output;
         let head = match (part.first, part.lent) {
             (false, _) => 0,
             (true, None) => part.head_len,
             (true, Some(_)) => part.head_len + LENT,
         };
-        let mut filled = 0;
-        if part.room > 0 {
+        let loan = part.loan.as_ref().and_then(|loan| {
+            let at = part.at as usize;
+            borrow(&calling, job.id, loan).get(at..at + part.room)
+        });
+        let mut filled = loan.map_or(0, <[u8]>::len);
+        if part.room > 0 && loan.is_none() {
             let mut room = Room::new(output.room(HEADER + head, part.room), part.unit);
             self.sink.outgoing(job.id, part.at, &mut room);
             filled = room.filled();
@@ -102,7 +119,24 @@ impl Run<'_> {
             }
             None => output.push(&part.head[..head]),
         }
-        output.filled(filled);
+        match loan {
+            None => output.filled(filled),
+            Some(bytes) => {
+                drop(st);
+                // From where they are; what does not go at once is kept here.
+                let went = match bytes.len() {
+                    ..GATHER => 0,
+                    _ => link.write_with(bytes),
+                };
+                link.output.push(&bytes[went..]);
+                st = self.t.state.lock();
+            }
+        }
+        // Of whoever cancels it meanwhile it is still there: a frame that has been made counts.
+        let Some(slot) = st.slot(job.id) else {
+            calling.end(&mut st);
+            return true;
+        };
         let counts = &self.t.counts;
         Counts::add(&counts.header_sent, HEADER + head);
         let sent = part.lent.map_or(filled, |_| part.total as usize);
@@ -156,6 +190,7 @@ struct Part {
     head: [u8; HEAD_MAX],
     head_len: usize,
     lent: Option<Lent>,
+    loan: Option<Loan>,
 }
 
 /// At most `most` bytes; `None` where the job is void or has to wait.
@@ -189,5 +224,6 @@ fn next_part(st: &mut State, i: usize, job: Job, most: u64) -> Option<Part> {
         head: slot.head,
         head_len: slot.head_len,
         lent: slot.lent,
+        loan: slot.loan,
     })
 }
