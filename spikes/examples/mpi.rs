@@ -60,6 +60,7 @@ fn contract_and_engine(mpi: &'static Mpi) -> Result<(), String> {
         }
     };
     let mut tier = Tier::TCP;
+    tier.tagged = 0;
     // A rank that dies takes the MPI job with it: nobody is told.
     tier.deaths = false;
     contract::run(&mut make, tier);

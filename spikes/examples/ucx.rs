@@ -45,6 +45,7 @@ fn contract_and_engine(context: &Arc<Context>, sockets: bool) -> Result<(), Stri
         }
     };
     let mut tier = Tier::TCP;
+    tier.tagged = 0;
     tier.deaths = sockets;
     contract::run(&mut make, tier);
     println!("kept the contract; deaths: {sockets}");

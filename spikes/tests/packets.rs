@@ -17,5 +17,7 @@ fn keeps_the_contract() {
             })
             .collect()
     };
-    contract::run(&mut make, Tier::TCP);
+    let mut tier = Tier::TCP;
+    tier.tagged = 0;
+    contract::run(&mut make, tier);
 }

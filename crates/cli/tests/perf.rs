@@ -302,7 +302,7 @@ fn mistakes_are_told_before_anything_is_started() {
     assert!(err.contains("--root is 2, but there are 2 ranks"), "{err}");
     assert!(err.contains("gaggle perf --help"), "{err}");
     let (_, err) = check(
-        &mut perf("all-reduce --registered --threads 2 --sizes 4 -n 1"),
+        &mut perf("all-reduce --registered --ranks 2 --transport tcp --sizes 4 -n 1"),
         1,
     );
     assert!(err.contains("--registered"), "{err}");

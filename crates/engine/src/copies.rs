@@ -21,10 +21,14 @@ pub(crate) const LEAST: u64 = 32 << 10;
 /// A place for one slice.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Whose bytes it holds.
+    /// Whose bytes it holds, or is to hold.
     span: Option<Span>,
-    /// To how many it is lent.
+    /// Whether they have been copied.
+    written: bool,
+    /// To how many it is lent or promised.
     lent: u32,
+    /// To how many of these it is promised: they have waited, and are named again.
+    promised: u32,
 }
 
 /// A send, and the slot that it is out of.
@@ -45,10 +49,8 @@ pub(crate) struct Copies {
     slots: [Slot; SLOTS],
     /// Sends that are under way.
     out: SmallVec<[Out; 2 * SLOTS]>,
-    /// Sends that wait for a slot, in the order of the plan.
+    /// Sends that wait for a slot, in the order of the plan; none while there is a free one.
     waiting: VecDeque<(u32, Span)>,
-    /// Slices whose turn it is: there is a slot for each.
-    turns: SmallVec<[Span; SLOTS]>,
 }
 
 /// What a send is to do.
@@ -78,7 +80,6 @@ impl Copies {
             slots: Default::default(),
             out: SmallVec::new(),
             waiting: VecDeque::new(),
-            turns: SmallVec::new(),
         })
     }
 
@@ -89,26 +90,31 @@ impl Copies {
             return Copied::Not;
         }
         let there = self.slots.iter().position(|slot| slot.span == Some(span));
-        let free = || self.slots.iter().position(|slot| slot.lent == 0);
-        // Whoever waits goes first.
-        let turn = self.turns.iter().position(|turn| *turn == span);
-        let may = turn.is_some() || (self.turns.is_empty() && self.waiting.is_empty());
-        let free = || free().filter(|_| may);
-        let Some(at) = there.or_else(free) else {
+        // Whoever waits goes first: a slot that is left is promised at once.
+        let Some(at) = there.or_else(|| self.slots.iter().position(|slot| slot.lent == 0)) else {
             self.waiting.push_back((step, span));
             return Copied::Wait;
         };
-        let Some(window) = self.shared.window(self.me, self.place(at), bytes.len()) else {
+        let window = self.shared.window(self.me, self.place(at), bytes.len());
+        let slot = &mut self.slots[at];
+        if slot.span != Some(span) {
+            *slot = Slot {
+                span: Some(span),
+                ..Slot::default()
+            };
+        }
+        match slot.promised {
+            0 => slot.lent += 1,
+            _ => slot.promised -= 1,
+        }
+        let Some(window) = window else {
+            slot.lent -= 1;
             return Copied::Not;
         };
-        if let Some(turn) = turn {
-            self.turns.swap_remove(turn);
-        }
-        if there.is_none() {
+        if !slot.written {
             window.write(0, bytes, Stores::Cached);
-            self.slots[at].span = Some(span);
+            slot.written = true;
         }
-        self.slots[at].lent += 1;
         self.out.push(Out {
             step,
             at,
@@ -153,14 +159,19 @@ impl Copies {
         if self.slots[at].lent > 0 {
             return next;
         }
-        // All who are to have the slice that has waited longest.
+        // The slot is for all who are to have the slice that has waited longest, from now on.
         let Some(&(_, first)) = self.waiting.front() else {
             return next;
         };
         let alike = self.waiting.iter().take_while(|(_, s)| *s == first);
         let n = alike.count();
-        self.turns.push(first);
         next.extend(self.waiting.drain(..n).map(|(step, _)| step));
+        self.slots[at] = Slot {
+            span: Some(first),
+            written: false,
+            lent: n as u32,
+            promised: n as u32,
+        };
         next
     }
 }

@@ -205,7 +205,7 @@ const MOST_HEAPS: u32 = 16;
 #[cfg(target_os = "linux")]
 fn heaps(n: u32, config: &EngineConfig) -> Option<Vec<Arc<dyn SharedMemory>>> {
     let one_host = |hosts: &Arc<[u32]>| hosts.windows(2).all(|pair| pair[0] == pair[1]);
-    let wanted = config.fusion && config.hosts.as_ref().is_none_or(one_host);
+    let wanted = config.hosts.as_ref().is_none_or(one_host);
     if !wanted || !(2..=MOST_HEAPS).contains(&n) {
         return None;
     }

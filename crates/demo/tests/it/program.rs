@@ -36,7 +36,9 @@ fn json_is_one_object_and_the_page_is_written() {
         assert_eq!(run["ranks"], 2);
         assert_eq!(run["digests"].as_array().unwrap().len(), 2);
         assert!(run["seconds"]["compute"].as_f64().unwrap() > 0.0);
-        assert_eq!(run["bytes_per_rank_step"], run["payload_formula_bytes"]);
+        // What passes through memory that the threads have mapped is no message.
+        let (bytes, formula) = (&run["bytes_per_rank_step"], &run["payload_formula_bytes"]);
+        assert!(*bytes == 0.0 || bytes == formula, "{run}");
     }
     let html = std::fs::read_to_string(&path).unwrap();
     for name in names {

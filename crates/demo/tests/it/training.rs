@@ -1,6 +1,7 @@
 //! What the harness promises: learning, agreement, repeatability, bytes.
 
 use clap::Parser;
+use gaggle::EngineConfig;
 use gaggle_demo::{
     data::Digits,
     error::DemoError,
@@ -18,10 +19,16 @@ fn settings(flags: &str) -> Settings {
         .unwrap()
 }
 
-/// Every rank's story.
+/// Every rank's story, where everything goes by messages: what passes through memory that all have mapped is not counted at a link.
 fn train(ranks: usize, flags: &str) -> Vec<Result<Story, DemoError>> {
+    train_with(ranks, flags, false)
+}
+
+fn train_with(ranks: usize, flags: &str, fusion: bool) -> Vec<Result<Story, DemoError>> {
     let (settings, digits) = (settings(flags), Digits::load().unwrap());
-    gaggle::local(ranks, |group| {
+    let mut config = EngineConfig::default();
+    config.fusion = fusion;
+    gaggle::local_with(ranks, config, |group| {
         demo(&group, &settings, &digits, "threads", &mut Silent)
     })
     .unwrap()
@@ -99,6 +106,9 @@ fn all_ranks_tell_the_same_story_and_a_second_run_repeats_it_bit_for_bit() {
         assert_eq!(serde_json::to_value(story).unwrap(), first);
     }
     assert_eq!(digests(&story(3, flags)), digests(&stories[0]));
+    // Through mapped memory, too.
+    let mapped = train_with(3, flags, true).swap_remove(0).unwrap();
+    assert_eq!(digests(&mapped), digests(&stories[0]));
     let other = flags.replace("--seed 7", "--seed 8");
     assert_ne!(digests(&story(3, &other)), digests(&stories[0]));
 }
