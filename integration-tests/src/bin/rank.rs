@@ -350,6 +350,7 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     #[cfg(target_os = "linux")]
     transport::shm::meet::decline(&meeting)?;
     meeting.agree("mapped", false)?;
+    let crowded = !meeting.agree("roomy", true)?;
     let met = meeting.introduce()?;
     let reach = met.reach.ok_or("nobody is to be reached")?;
     let link = TcpTransport::reaching(rank, reach, TcpConfig::default())?;
@@ -357,6 +358,7 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     let clock = Arc::new(core::SystemClock::new());
     let mut config = EngineConfig::default();
     config.hosts = Some(hosts.into());
+    config.crowded = crowded;
     let engine = Engine::new(vec![Box::new(link)], Box::new(control), clock, config)?;
     Ok((engine, client))
 }
