@@ -29,8 +29,25 @@ fn graph(rule: &str) -> &'static str {
     }
 }
 
-fn config() -> RuleConfig {
-    RuleConfig::default()
+/// So that in so few steps everything that the rule is made of happens: outer steps, late fragments, signs after the warm-up.
+fn config(rule: &str) -> RuleConfig {
+    let meets_rarely = [
+        "local-sgd",
+        "slowmo",
+        "bmuf",
+        "diloco",
+        "streaming-diloco",
+        "noloco",
+    ];
+    RuleConfig {
+        period: meets_rarely.contains(&rule).then_some(6),
+        fragments: 2,
+        delay: 1,
+        global_period: 3,
+        warm_up: 4,
+        lookahead_steps: 3,
+        ..RuleConfig::default()
+    }
 }
 
 fn start(k: usize) -> f64 {
@@ -56,7 +73,7 @@ fn over_a_matrix(rule: &str, n: usize) -> Vec<Vec<f64>> {
     let mut ranks: Vec<Decentralised<f64>> = testing::DenseMixer::of(topology)
         .into_iter()
         .map(|mixer| {
-            let rule = rule_by_name(rule, &config()).expect("a rule");
+            let rule = rule_by_name(rule, &config(rule)).expect("a rule");
             Decentralised::new(rule, Box::new(mixer), total())
         })
         .collect();
@@ -78,7 +95,7 @@ fn mixer(group: &Group, rule: &str) -> Box<NeighbourMixer<f64>> {
 /// This rank's parameters, over the engine.
 fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
     let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, &config())?;
+    let rule = rule_by_name(rule, &config(rule))?;
     let mut driver = Decentralised::new(rule, mixer, total());
     let mut x: Vec<f64> = (0..total()).map(start).collect();
     for _ in 0..STEPS {
@@ -92,7 +109,7 @@ fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
 /// This rank's parameters, over the engine, a bucket per parameter.
 fn under_buckets(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
     let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, &config())?;
+    let rule = rule_by_name(rule, &config(rule))?;
     let specs: Vec<ParamSpec> = LENS
         .iter()
         .enumerate()

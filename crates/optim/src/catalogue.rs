@@ -1,13 +1,14 @@
 //! Rules by name.
 
 use crate::{
-    AllReduce, Bar, Bmuf, Choco, Clipped, ConfigError, D2, Dadam, DamsGrad, DecentLam, DiLoCo,
-    Diffusion, DmSgdYing, DmSgdYu, Extra, GossipPga, GradientTracking, LocalKind, LocalSgd,
-    Lookahead, MomentumTracking, NoLoCo, OneBitAdam, OneBitAdamConfig, Order, PushDiging, PushSum,
-    QuasiGlobal, QuasiGlobalConfig, RelaySgd, RuleConfig, SlowMo, StreamingDiLoCo, Tracking,
-    error::positive,
+    AllReduce, Bar, Bmuf, Choco, Clip, Clipped, ConfigError, D2, Dadam, DamsGrad, DecentLam,
+    DiLoCo, Diffusion, DmSgdYing, DmSgdYu, Every, Extra, GossipPga, GradientTracking, LocalKind,
+    LocalSgd, Lookahead, MomentumTracking, NoLoCo, OneBitAdam, OneBitAdamConfig, Order, PushDiging,
+    PushSum, QuasiGlobal, QuasiGlobalConfig, RelaySgd, RuleConfig, SlowMo, StreamingDiLoCo,
+    Tracking,
+    error::{at_least_one, positive},
 };
-use gaggle_core::{Float, Rule};
+use gaggle_core::{Codec, Float, Rule};
 
 /// A rule that [`rule_by_name`] knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,8 +205,40 @@ pub fn rule_by_name<T: Float>(
             local: local.name(),
         });
     }
+    if config.codec != Codec::None && TO_THE_LAST_BIT.contains(&name) {
+        return Err(ConfigError::NoCodec {
+            rule: name.into(),
+            codec: config.codec,
+        });
+    }
     let rule = build(name, config)?;
-    Ok(match config.clip {
+    if let Some(period) = config.period {
+        at_least_one("period", period)?;
+        // Where it is not among a rule's own settings.
+        match rule.period() {
+            Some(own) if own == period => {}
+            // Streaming DiLoCo lists its own.
+            None if period == 1 || name == "streaming-diloco" => {}
+            Some(_) => return clipped(Box::new(Every::new(rule, period)?), config.clip),
+            None => {
+                return Err(ConfigError::NoLocalSteps {
+                    rule: name.into(),
+                    period,
+                });
+            }
+        }
+    }
+    clipped(rule, config.clip)
+}
+
+/// Rules that keep account of what they have sent: rounding on the wire would never be made up for. Or whose messages take no codec.
+const TO_THE_LAST_BIT: [&str; 3] = ["choco", "one-bit-adam", "relaysgd"];
+
+fn clipped<T: Float>(
+    rule: Box<dyn Rule<T>>,
+    clip: Option<Clip>,
+) -> Result<Box<dyn Rule<T>>, ConfigError> {
+    Ok(match clip {
         Some(clip) => Box::new(Clipped::new(rule, clip)?),
         None => rule,
     })
@@ -295,9 +328,8 @@ fn build<T: Float>(name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<T>>, 
         "one-bit-adam" => Box::new(OneBitAdam::new(OneBitAdamConfig {
             adam: config.adam(),
             warm_up: config.warm_up,
-            codec,
         })?),
-        "relaysgd" => Box::new(RelaySgd::new(local(SgdKind)?, config.fill, codec)?),
+        "relaysgd" => Box::new(RelaySgd::new(local(SgdKind)?, config.fill)),
         _ => return Err(ConfigError::UnknownRule { name: name.into() }),
     })
 }
@@ -305,7 +337,7 @@ fn build<T: Float>(name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<T>>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaggle_core::{Codec, Error};
+    use gaggle_core::Error;
 
     fn refused(name: &str, config: RuleConfig) -> String {
         match rule_by_name::<f64>(name, &config) {
@@ -417,6 +449,41 @@ mod tests {
             },
         )
         .unwrap();
+        let four = RuleConfig {
+            period: Some(4),
+            ..d
+        };
+        for name in [
+            "sgp",
+            "dmsgd-yu",
+            "qg-dmsgd",
+            "gossip-pga",
+            "local-sgd",
+            "dmsgd",
+        ] {
+            let rule = rule_by_name::<f64>(name, &four).unwrap();
+            assert_eq!(rule.period(), Some(4), "{name}");
+        }
+        assert_eq!(
+            refused("d2", four),
+            "period is 4; every step of d2 communicates"
+        );
+        for name in ["choco", "one-bit-adam", "relaysgd"] {
+            let coded = RuleConfig {
+                codec: Codec::Bf16,
+                ..d
+            };
+            assert_eq!(
+                refused(name, coded),
+                format!("codec: {name} sends its values as they are, not as bf16")
+            );
+        }
+        let compressor = crate::Compressor::Qsgd {
+            levels: 2,
+            contracting: false,
+            seed: 1,
+        };
+        assert!(refused("choco", RuleConfig { compressor, ..d }).contains("contracts"));
         let e: Error = ConfigError::Nesterov.into();
         assert!(e.to_string().starts_with("rule: nesterov needs"));
     }

@@ -3,12 +3,11 @@
 use crate::{
     Compressor, LocalRule,
     arith::{fill, update, zeros},
-    error::{ConfigError, carries, in_range},
+    error::{ConfigError, in_range},
     stability::{check_gossip, unstable},
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability,
-    Unstable,
+    At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability, Unstable,
 };
 
 /// When CHOCO gossips with the copies x̂.
@@ -29,8 +28,6 @@ pub struct ChocoConfig {
     pub consensus_step: f64,
     /// When.
     pub order: ChocoOrder,
-    /// What is on the wire.
-    pub codec: Codec,
 }
 
 impl Default for ChocoConfig {
@@ -39,7 +36,6 @@ impl Default for ChocoConfig {
             compressor: Compressor::TopK { ratio: 0.25 },
             consensus_step: 0.3,
             order: ChocoOrder::Paper,
-            codec: Codec::None,
         }
     }
 }
@@ -62,13 +58,15 @@ impl<T: Float> Choco<T> {
     /// The rule around the step `local`.
     ///
     /// # Errors
-    /// A setting out of its range, by name, or a codec that does not carry `T`.
+    /// A setting out of its range, by name, or a compressor after which a difference may be larger than before.
     pub fn new(local: Box<dyn LocalRule<T>>, config: ChocoConfig) -> Result<Self, ConfigError> {
         config.compressor.check()?;
+        if !config.compressor.contracts() {
+            return Err(ConfigError::NotContracting { rule: "choco" });
+        }
         let eta = config.consensus_step;
         let holds = eta > 0.0 && eta <= 1.0;
         in_range("consensus_step", eta, "above 0 and at most 1", holds)?;
-        carries::<T>(config.codec)?;
         Ok(Choco {
             config,
             local,
@@ -109,7 +107,7 @@ impl<T: Float> Rule<T> for Choco<T> {
         self.mixed.fill(T::from_f64(0.0));
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        list.push(Exchange::neighbours(cx).coded(self.config.codec));
+        list.push(Exchange::neighbours(cx));
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         let (at, x) = (local.at, local.x);

@@ -42,6 +42,18 @@ pub enum Compressor {
 }
 
 impl Compressor {
+    /// Whether what it leaves out is less than the vector, on average: E‖C(v) − v‖² < ‖v‖². Unbiased ones scale up what they keep.
+    pub fn contracts(&self) -> bool {
+        !matches!(
+            self,
+            Compressor::RandomK { unbiased: true, .. }
+                | Compressor::Qsgd {
+                    contracting: false,
+                    ..
+                }
+        )
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {

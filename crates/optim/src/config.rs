@@ -221,7 +221,6 @@ impl RuleConfig {
             compressor: self.compressor,
             consensus_step: self.consensus_step,
             order: self.choco_order,
-            codec: self.codec,
         }
     }
 }

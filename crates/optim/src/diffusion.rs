@@ -128,7 +128,7 @@ impl<T: Float> Rule<T> for Diffusion<T> {
         if self.order == Order::Awc {
             check_smallest_eigenvalue(facts)?;
             if let Some(l) = self.smoothness {
-                check_curvature(facts, lr, l, self.local.momentum())?;
+                return check_curvature(facts, lr, self.local.step_limit(l));
             }
         }
         Ok(Stability::Stable)

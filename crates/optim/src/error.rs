@@ -43,6 +43,30 @@ pub enum ConfigError {
     /// Nesterov without momentum, or with dampening.
     #[error("nesterov needs a momentum above 0 and a dampening of 0")]
     Nesterov,
+    /// The rule keeps account of what it has sent, to the last bit, or its messages take no codec.
+    #[error("codec: {rule} sends its values as they are, not as {codec}")]
+    NoCodec {
+        /// Which rule.
+        rule: String,
+        /// What was to be on the wire.
+        codec: Codec,
+    },
+    /// Every step of the rule communicates as it must.
+    #[error("period is {period}; every step of {rule} communicates")]
+    NoLocalSteps {
+        /// Which rule.
+        rule: String,
+        /// What was asked for.
+        period: u64,
+    },
+    /// What the compressor leaves out may be more than the vector.
+    #[error(
+        "compressor: {rule} needs one that contracts: top-k, sign, biased random-k, or contracting qsgd"
+    )]
+    NotContracting {
+        /// Which rule.
+        rule: &'static str,
+    },
     /// The codec does not carry the element type.
     #[error("codec: {codec} does not carry {dtype}")]
     Codec {

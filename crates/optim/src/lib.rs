@@ -73,6 +73,7 @@ mod diffusion;
 mod diloco;
 mod driver;
 mod error;
+mod every;
 mod extra;
 mod gossip_pga;
 mod local;
@@ -115,6 +116,7 @@ pub use diffusion::{Diffusion, Order};
 pub use diloco::{DiLoCo, DiLoCoConfig, OuterSgd};
 pub use driver::Decentralised;
 pub use error::ConfigError;
+pub use every::Every;
 pub use extra::Extra;
 pub use gossip_pga::GossipPga;
 pub use local::{

@@ -3,12 +3,11 @@
 use crate::{
     AdamWConfig, Compressor,
     arith::{fill, update, zeros},
-    error::{ConfigError, below_one, carries, not_negative, positive},
+    error::{ConfigError, below_one, not_negative, positive},
     stability::check_lr,
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability,
-    Unstable,
+    At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability, Unstable,
 };
 
 /// Settings of [`OneBitAdam`].
@@ -18,8 +17,6 @@ pub struct OneBitAdamConfig {
     pub adam: AdamWConfig,
     /// T_w: steps of plain Adam on the mean gradient, after which v stays.
     pub warm_up: u64,
-    /// What is on the wire.
-    pub codec: Codec,
 }
 
 /// T_w steps of Adam on the mean gradient, without bias correction; then v is frozen, and each rank sends q = C(β₁m + (1 − β₁)g + e), C the signs with their mean size, and keeps what is left out as e. Everybody compresses the mean again, m = C(mean q + e_s) with e_s kept, as a server would: x ← x − γm/(√v + ε).
@@ -40,7 +37,7 @@ impl<T: Float> OneBitAdam<T> {
     /// The rule with these settings.
     ///
     /// # Errors
-    /// A setting out of its range, by name, or a codec that does not carry `T`.
+    /// A setting out of its range, by name.
     pub fn new(config: OneBitAdamConfig) -> Result<Self, ConfigError> {
         let AdamWConfig {
             beta1,
@@ -52,7 +49,6 @@ impl<T: Float> OneBitAdam<T> {
         below_one("beta2", beta2)?;
         positive("eps", eps)?;
         not_negative("weight_decay", weight_decay)?;
-        carries::<T>(config.codec)?;
         Ok(OneBitAdam {
             config,
             place: Place {
@@ -85,7 +81,7 @@ impl<T: Float> Rule<T> for OneBitAdam<T> {
         true
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        list.push(Exchange::everyone(cx).coded(self.config.codec));
+        list.push(Exchange::everyone(cx));
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         if self.warms_up(cx) {

@@ -42,16 +42,15 @@ impl Default for QuasiGlobalConfig {
 
 /// h = βm̂ + g; x⁺ = W(x − γh), with Nesterov W(x − γ(g + βh)); m̂⁺ = μm̂ + (1 − μ)(x − x⁺)/γ.
 ///
-/// One message of n elements per step, state m̂. Its limit has the bias of plain DSGD-ATC at γ for every β (at γ(1 + β) with Nesterov), where local momentum has that of γ/(1 − β): the better choice when ranks hold different data.
-/// With local steps in between, m̂ follows the average progress per step since the last communication, and 2n elements of state are kept.
+/// One message of n elements per step; state m̂ and the x of the last communication, 2n elements. Its limit has the bias of plain DSGD-ATC at γ for every β (at γ(1 + β) with Nesterov), where local momentum has that of γ/(1 − β): the better choice when ranks hold different data.
+/// With local steps in between, m̂ follows the average progress per step since the last communication.
 /// We differ from the authors' code for γ below 1e-8: m̂ rests there, where they divide by 1e-8.
 /// Source: Lin et al. 2021, "Quasi-global momentum", Algorithm 1; defaults β = μ = 0.9 as released.
 pub struct QuasiGlobal<T> {
     config: QuasiGlobalConfig,
     m: Vec<T>,
-    /// x at the last communication; none where every step communicates.
+    /// x at the last communication, where there are local steps.
     start: Vec<T>,
-    n: usize,
 }
 
 impl<T: Float> QuasiGlobal<T> {
@@ -68,7 +67,6 @@ impl<T: Float> QuasiGlobal<T> {
             config,
             m: Vec::new(),
             start: Vec::new(),
-            n: 0,
         })
     }
 
@@ -89,8 +87,7 @@ impl<T: Float> Rule<T> for QuasiGlobal<T> {
         }
     }
     fn init(&mut self, n: usize, _place: Place) {
-        self.n = n;
-        self.m = zeros(n);
+        (self.m, self.start) = (zeros(n), zeros(n));
     }
     fn period(&self) -> Option<u64> {
         Some(1)
@@ -110,7 +107,6 @@ impl<T: Float> Rule<T> for QuasiGlobal<T> {
         }
         let Some(mean) = means.first() else {
             if cx.since == 0 {
-                self.start.resize(self.n, T::from_f64(0.0));
                 self.start[local.at.clone()].copy_from_slice(local.x);
             }
             // A step without a message: the momentum follows averaged models only, and there is none.

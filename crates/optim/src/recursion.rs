@@ -4,7 +4,7 @@ use crate::stability::unstable;
 use gaggle_core::{MixingFacts, Modes, Stability, Unstable};
 
 /// How near to the unit circle a root counts as being on it.
-const MARGIN: f64 = 1e-9;
+pub(crate) const MARGIN: f64 = 1e-9;
 
 /// Of a topology that never repeats only the first rounds are seen: by this factor they must grow or shrink to count.
 const CLEARLY: f64 = 20.0;

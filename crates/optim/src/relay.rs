@@ -3,12 +3,10 @@
 use crate::{
     LocalRule,
     arith::{update, zeros},
-    error::{ConfigError, carries},
     stability::{check_lr, unstable},
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability,
-    Unstable, With,
+    At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable, With,
 };
 
 /// What stands for ranks of which nothing has come yet, in the first steps.
@@ -28,7 +26,6 @@ pub enum Fill {
 pub struct RelaySgd<T> {
     local: Box<dyn LocalRule<T>>,
     fill: Fill,
-    codec: Codec,
     n: usize,
     world: f64,
     /// The neighbours' last messages, one after the other, each of all elements.
@@ -40,25 +37,16 @@ pub struct RelaySgd<T> {
 
 impl<T: Float> RelaySgd<T> {
     /// The rule around the step `local`.
-    ///
-    /// # Errors
-    /// `codec` does not carry `T`.
-    pub fn new(
-        local: Box<dyn LocalRule<T>>,
-        fill: Fill,
-        codec: Codec,
-    ) -> Result<Self, ConfigError> {
-        carries::<T>(codec)?;
-        Ok(RelaySgd {
+    pub fn new(local: Box<dyn LocalRule<T>>, fill: Fill) -> RelaySgd<T> {
+        RelaySgd {
             local,
             fill,
-            codec,
             n: 0,
             world: 1.0,
             heard: Vec::new(),
             counts: Vec::new(),
             start: Vec::new(),
-        })
+        }
     }
 }
 
@@ -69,6 +57,7 @@ impl<T: Float> Rule<T> for RelaySgd<T> {
     fn init(&mut self, n: usize, place: Place) {
         self.local.init(n);
         (self.n, self.world) = (n, place.world as f64);
+        self.rewired();
         self.start = match self.fill {
             Fill::Own => Vec::new(),
             Fill::Start => zeros(n),
@@ -79,8 +68,7 @@ impl<T: Float> Rule<T> for RelaySgd<T> {
         self.counts.clear();
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        let each = Exchange::new(With::EachNeighbour, cx).extra(1);
-        list.push(each.coded(self.codec));
+        list.push(Exchange::new(With::EachNeighbour, cx).extra(1));
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         let (at, x, n) = (local.at.clone(), local.x, self.n);

@@ -45,8 +45,9 @@ impl<T: Float> LocalRule<T> for Ema<T> {
         self.m[k] = T::from_f64(m);
         cx.lr * m
     }
-    fn momentum(&self) -> f64 {
-        self.beta
+    /// (1 + β)/((1 − β)(L + λ)): momentum SGD's, at γ(1 − β).
+    fn step_limit(&self, smoothness: f64) -> Option<f64> {
+        Some((1.0 + self.beta) / ((1.0 - self.beta) * (smoothness + self.weight_decay)))
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         visit("mean of gradients", &mut self.m);

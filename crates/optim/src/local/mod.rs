@@ -32,9 +32,9 @@ pub trait LocalRule<T: Float>: Send {
     fn prepare(&mut self, _cx: &Cx) {}
     /// How far element `k` moves down from `x` with gradient `g`. Updates the element's state.
     fn delta(&mut self, cx: &Cx, k: usize, x: f64, g: f64) -> f64;
-    /// β of a rule whose last direction goes on with this weight, for stability limits; 0 without momentum.
-    fn momentum(&self) -> f64 {
-        0.0
+    /// Where averaging goes on while the gradient is computed (x⁺ = Wx − delta), steps are stable up to this factor times 1 + λ_min(W), for losses whose curvature is at most `smoothness`. `None` where no such factor is known.
+    fn step_limit(&self, _smoothness: f64) -> Option<f64> {
+        None
     }
     /// Shows every vector of state by name, for saving and loading. Lengths stay as they are.
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>));

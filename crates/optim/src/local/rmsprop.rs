@@ -84,9 +84,6 @@ impl<T: Float> LocalRule<T> for RmsProp<T> {
         self.b[k] = T::from_f64(b);
         cx.lr * b
     }
-    fn momentum(&self) -> f64 {
-        self.config.momentum
-    }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         visit("mean of squares", &mut self.v);
         if self.config.momentum != 0.0 {

@@ -83,8 +83,19 @@ impl<T: Float> LocalRule<T> for Sgd<T> {
         self.m[k] = T::from_f64(m);
         cx.lr * if nesterov { g + beta * m } else { m }
     }
-    fn momentum(&self) -> f64 {
-        self.config.momentum
+    /// (1 + β)/((1 − τ)(L + λ)), with Nesterov (1 + β)/((1 + 2β)(L + λ)): where the eigenvalue −1 comes into the recursion of (x, m).
+    fn step_limit(&self, smoothness: f64) -> Option<f64> {
+        let SgdConfig {
+            momentum: beta,
+            dampening,
+            nesterov,
+            weight_decay,
+        } = self.config;
+        let enters = match nesterov {
+            true => 1.0 + 2.0 * beta,
+            false => 1.0 - dampening,
+        };
+        Some((1.0 + beta) / (enters * (smoothness + weight_decay)))
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         if self.config.momentum != 0.0 {
