@@ -74,7 +74,7 @@ fn over_a_matrix(rule: &str, n: usize) -> Vec<Vec<f64>> {
         .into_iter()
         .map(|mixer| {
             let rule = rule_by_name(rule, &config(rule)).expect("a rule");
-            Decentralised::new(rule, Box::new(mixer), total())
+            Decentralised::unchecked(rule, Box::new(mixer), total())
         })
         .collect();
     let mut x = vec![(0..total()).map(start).collect::<Vec<f64>>(); n];
@@ -96,7 +96,7 @@ fn mixer(group: &Group, rule: &str) -> Box<NeighbourMixer<f64>> {
 fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
     let mixer = mixer(group, rule);
     let rule = rule_by_name(rule, &config(rule))?;
-    let mut driver = Decentralised::new(rule, mixer, total());
+    let mut driver = Decentralised::unchecked(rule, mixer, total());
     let mut x: Vec<f64> = (0..total()).map(start).collect();
     for _ in 0..STEPS {
         driver.before_forward(LR, &mut x)?;
@@ -120,7 +120,7 @@ fn under_buckets(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
         first_bytes: 0,
     };
     let x: Vec<f64> = (0..total()).map(start).collect();
-    let mut ddp = RuleDdp::new(&specs, &each, rule, mixer, x)?;
+    let mut ddp = RuleDdp::unchecked(&specs, &each, rule, mixer, x)?;
     assert_eq!(ddp.buckets(), [0..5, 5..6, 6..13]);
     let feed = ddp.feed();
     let mut last = vec![];

@@ -28,7 +28,7 @@ fn train(row: &Row, problem: &Problem, group: &Group) -> Vec<Vec<f64>> {
         _ => Box::new(row.topology()),
     };
     let mixer = NeighbourMixer::new(group.clone(), topology).expect("a mixer for it");
-    let mut driver = Decentralised::new(row.rule(), Box::new(mixer), problem.d());
+    let mut driver = Decentralised::unchecked(row.rule(), Box::new(mixer), problem.d());
     let rank = group.rank().idx();
     let (mut x, mut g) = (vec![0.0; problem.d()], vec![0.0; problem.d()]);
     let mut seen = vec![];

@@ -62,13 +62,34 @@ struct Step<T: Float> {
 }
 
 impl<T: Float> RuleDdp<T> {
-    /// Starts `rule` on a model whose parameters, one after the other in the order of `params`, are `x`.
+    /// As [`RuleDdp::unchecked`], where the rule is stable with step size `lr` on the topology that has these facts. What is known beyond that comes back too.
+    ///
+    /// # Errors
+    /// As there; [`DdpError::Communication`] also where it is not stable: which limit is broken and what works.
+    pub fn stable(
+        params: &[ParamSpec],
+        buckets: &BucketConfig,
+        rule: Box<dyn Rule<T>>,
+        mixer: Box<dyn Mixer<T>>,
+        x: Vec<T>,
+        (facts, lr): (&MixingFacts, f64),
+    ) -> Result<(Self, Stability), DdpError> {
+        let refused = |e: Unstable| {
+            let error = Error::invalid(rule.name().to_owned(), e.to_string());
+            during("start")(error)
+        };
+        let stability = rule.check(facts, lr).map_err(refused)?;
+        let made = Self::unchecked(params, buckets, rule, mixer, x)?;
+        Ok((made, stability))
+    }
+
+    /// Starts `rule`, stable or not, on a model whose parameters, one after the other in the order of `params`, are `x`.
     ///
     /// Every rank gives the same parameters, settings and rule; [`compare_digests`](crate::compare_digests) tells whether they do.
     ///
     /// # Errors
     /// [`DdpError::DuplicateParameter`], [`DdpError::TooLarge`]; [`DdpError::Communication`] where `x` is not as long as the parameters together.
-    pub fn new(
+    pub fn unchecked(
         params: &[ParamSpec],
         buckets: &BucketConfig,
         rule: Box<dyn Rule<T>>,
@@ -90,7 +111,7 @@ impl<T: Float> RuleDdp<T> {
             Some((forward(bucket), start..end))
         });
         let places: Vec<_> = places.collect();
-        let driver = Bucketed::new(rule, mixer, x.clone(), &lens).map_err(during("start"))?;
+        let driver = Bucketed::unchecked(rule, mixer, x.clone(), &lens).map_err(during("start"))?;
         let step = Step {
             driver,
             g: vec![T::from_f64(0.0); x.len()],

@@ -213,7 +213,7 @@ impl Parameters {
         };
         let rule = settings.rules.make(name, &settings.rule_config())?;
         let x = model.init(settings.seed);
-        let ddp = RuleDdp::new(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
+        let ddp = RuleDdp::unchecked(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
         ddp.check(&facts(&*topology), settings.lr)?;
         let stopped = Arc::new(Mutex::new(None));
         let (feed, why) = (ddp.feed(), Arc::clone(&stopped));

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 
 /// Slices that are copied at a time: as many as receivers have room for.
 const SLOTS: usize = 4;
+/// What all links take before its receiver has called it goes through the rings, too: its sender need not wait for a round that the receiver may skip.
+pub(crate) const EARLY: u64 = 256 << 10;
 /// Shorter slices go through the links' rings.
 pub(crate) const LEAST: u64 = 32 << 10;
 

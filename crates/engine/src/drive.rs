@@ -15,6 +15,7 @@ use gaggle_core::{Armed, Cause, Clock, Control, Error, Rank, Transport, Wake};
 use smallvec::SmallVec;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::fence,
     time::Duration,
 };
 
@@ -206,7 +207,8 @@ impl Bell {
         *rings += 1;
         self.rung.notify_all();
         drop(rings);
-        // SeqCst with `help_until`: either the poller's flag is seen here, or it sees its operation done.
+        // With the fence in `sleep_of_caller`: either the poller's flag is seen here, or it sees its operation done.
+        fence(Ordering::SeqCst);
         if self.caller_polls.load(Ordering::SeqCst) {
             self.poke_caller();
         }
@@ -639,6 +641,10 @@ impl Shared {
         }
         drop(helping);
         self.bell.pass_on();
+        // A word that came while this caller did not look, and that woke nobody because it was there.
+        if matches!(self.control.arm(), Armed::MoreToDo) {
+            self.bell.wake();
+        }
         if slept {
             // The place at the poll is free: another waiter may take it.
             self.bell.ring();
@@ -650,6 +656,7 @@ impl Shared {
     fn sleep_of_caller(&self, done: &dyn Fn() -> bool, seen: u64) {
         if let Some(_place) = self.polling.try_lock() {
             self.bell.caller_polls.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             self.bell.relieve_thread();
             if !done() {
                 self.sleep(self.sleep_limit(LONGEST_WAIT), Sleeper::Caller);

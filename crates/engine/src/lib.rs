@@ -119,6 +119,12 @@ impl Engine {
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let (has_thread, pin) = (config.progress_thread, config.pin);
+        // The ranks of this host, as far as it is known which they are.
+        let hosts = config.hosts.as_deref().unwrap_or(&[]);
+        let beside = match hosts.get(me.idx()) {
+            Some(here) => hosts.iter().filter(|host| *host == here).count(),
+            None => world as usize,
+        };
         let bell = Bell::new()?;
         let state = State::new(me, world, config, &links);
         if let Some(rank) = (0..world).map(Rank).find(|r| !state.reaches(*r)) {
@@ -143,7 +149,7 @@ impl Engine {
             polling: Mutex::new(()),
             asleep: Mutex::new(0),
             manners: Default::default(),
-            crowded: world as usize > cpus,
+            crowded: beside > cpus,
         });
         for link in &shared.links {
             link.attach(Arc::clone(&bell) as Arc<dyn Wake>);

@@ -93,6 +93,8 @@ pub(crate) struct OpState {
     pub(crate) told: Vec<u32>,
     /// What neighbours are lent in place of ordinary memory.
     pub(crate) copies: Option<Copies>,
+    /// This rank's heap has no room for them.
+    pub(crate) no_copies: bool,
     /// Weight slots.
     slots: Vec<u64>,
     /// The function of a user's reduction.
@@ -205,6 +207,7 @@ impl OpState {
             left_there: vec![],
             told: vec![],
             copies: None,
+            no_copies: false,
             slots,
             user: s.user,
             broken: None,

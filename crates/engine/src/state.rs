@@ -453,12 +453,16 @@ impl State {
         };
         let averages = op.program.plan.kind == OpKind::Mix;
         let bytes = loan.len() as u64;
-        if !averages || bytes < copies::LEAST || shared.place(loan.start(), loan.len()).is_some() {
+        let size = op.memory.shape().dtype.size() as u64;
+        let all = op.program.plan.user_len.saturating_mul(size);
+        let little = bytes < copies::LEAST || all <= copies::EARLY;
+        if !averages || op.no_copies || little || shared.place(loan.start(), loan.len()).is_some() {
             return Copied::Not;
         }
         if op.copies.is_none() {
             // Slices differ by one element at most.
             op.copies = Copies::new(rooms, shared, me, bytes + 64);
+            op.no_copies = op.copies.is_none();
         }
         match &mut op.copies {
             Some(copies) => copies.lend(step, span, &op.memory),

@@ -26,7 +26,7 @@ use std::ops::Range;
 ///
 /// let rule = rule_by_name("dmsgd", &RuleConfig::default())?;
 /// let alone = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-/// let mut training = Bucketed::new(rule, Box::new(alone), vec![1.0_f64, -1.0, 3.0], &[2, 1])?;
+/// let mut training = Bucketed::unchecked(rule, Box::new(alone), vec![1.0_f64, -1.0, 3.0], &[2, 1])?;
 /// training.begin_step(0.1)?;
 /// assert_eq!(training.parameters(0)?, [1.0, -1.0]);
 /// training.ready(1, &[-1.0])?; // the last layer's gradient comes first
@@ -67,11 +67,27 @@ struct Flying {
 }
 
 impl<T: Float> Bucketed<T> {
-    /// Starts `rule` on parameters `x`, at step 0; bucket b has `lens[b]` elements, in the order of `x`. Every rank has the same buckets.
+    /// As [`Bucketed::unchecked`], where the rule is stable with step size `lr` on the topology that has these facts. What is known beyond that comes back too.
+    ///
+    /// # Errors
+    /// It is not: which limit is broken and what works. The buckets do not make up `x`.
+    pub fn stable(
+        rule: Box<dyn Rule<T>>,
+        mixer: Box<dyn Mixer<T>>,
+        x: Vec<T>,
+        lens: &[usize],
+        (facts, lr): (&MixingFacts, f64),
+    ) -> Result<(Self, Stability), Error> {
+        let refused = |e: Unstable| Error::invalid(rule.name().to_owned(), e.to_string());
+        let stability = rule.check(facts, lr).map_err(refused)?;
+        Ok((Self::unchecked(rule, mixer, x, lens)?, stability))
+    }
+
+    /// Starts `rule` on parameters `x`, at step 0, stable or not; bucket b has `lens[b]` elements, in the order of `x`. Every rank has the same buckets.
     ///
     /// # Errors
     /// The buckets do not make up `x`.
-    pub fn new(
+    pub fn unchecked(
         mut rule: Box<dyn Rule<T>>,
         mixer: Box<dyn Mixer<T>>,
         x: Vec<T>,

@@ -25,7 +25,7 @@ use gaggle_core::{
 ///
 /// let rule = rule_by_name("dmsgd", &RuleConfig::default())?;
 /// let alone = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-/// let mut training = Decentralised::new(rule, Box::new(alone), 2);
+/// let mut training = Decentralised::unchecked(rule, Box::new(alone), 2);
 /// let mut x = vec![1.0_f64, -1.0];
 /// training.step(0.1, &mut x, &[1.0, 0.0])?;
 /// assert_eq!(x, [0.9, -1.0]);
@@ -68,7 +68,7 @@ const FEW: usize = 4;
 
 impl<T: Float> Decentralised<T> {
     /// Starts `rule` on `n` parameters, at step 0, whether or not it is stable with the mixer's topology: for those who know, and for those who call [`Decentralised::check`] themselves.
-    pub fn new(mut rule: Box<dyn Rule<T>>, mixer: Box<dyn Mixer<T>>, n: usize) -> Self {
+    pub fn unchecked(mut rule: Box<dyn Rule<T>>, mixer: Box<dyn Mixer<T>>, n: usize) -> Self {
         let place = Place {
             rank: mixer.rank(),
             world: mixer.world(),
@@ -90,7 +90,7 @@ impl<T: Float> Decentralised<T> {
         }
     }
 
-    /// As [`Decentralised::new`], where the rule is stable with step size `lr` on the topology that has these facts. What is known beyond that comes back too.
+    /// As [`Decentralised::unchecked`], where the rule is stable with step size `lr` on the topology that has these facts. What is known beyond that comes back too.
     ///
     /// # Errors
     /// It is not; the text says which limit is broken and what works.
@@ -102,7 +102,7 @@ impl<T: Float> Decentralised<T> {
         lr: f64,
     ) -> Result<(Self, Stability), Unstable> {
         let stability = rule.check(facts, lr)?;
-        Ok((Self::new(rule, mixer, n), stability))
+        Ok((Self::unchecked(rule, mixer, n), stability))
     }
 
     /// Asks the rule whether it is stable with this topology and step size.

@@ -45,7 +45,7 @@
 //! let ring = |_t, i: usize, j: usize| if (i + 4 - j) % 4 == 2 { 0.0 } else { 1.0 / 3.0 };
 //! let mut ranks: Vec<_> = DenseMixer::<f64>::world(4, ring)
 //!     .into_iter()
-//!     .map(|mixer| Decentralised::new(Box::new(GossipPga { h: 2 }), Box::new(mixer), 1))
+//!     .map(|mixer| Decentralised::unchecked(Box::new(GossipPga { h: 2 }), Box::new(mixer), 1))
 //!     .collect();
 //! let mut x = vec![vec![0.0]; 4];
 //! for _ in 0..100 {

@@ -293,7 +293,7 @@ fn driver(s: &Scene, way: Way, parameters: usize) -> Result<Decentralised<f64>, 
     };
     let mixer = NeighbourMixer::on_lanes(s.group.clone(), topology, s.next_lanes())?;
     let rule = rule_by_name(way.rule, &RuleConfig::default())?;
-    Ok(Decentralised::new(rule, Box::new(mixer), parameters))
+    Ok(Decentralised::unchecked(rule, Box::new(mixer), parameters))
 }
 
 fn lr(s: &Scene) -> f64 {

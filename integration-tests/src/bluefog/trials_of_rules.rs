@@ -94,7 +94,7 @@ fn golden(
         ..RuleConfig::default()
     };
     let rule = rule_by_name("streaming-diloco", &config)?;
-    let mut driver = Decentralised::new(rule, mixer(s)?, 2);
+    let mut driver = Decentralised::unchecked(rule, mixer(s)?, 2);
     let mut x = [1.0; 2];
     let mut seen = [vec![], vec![]];
     for step in 1..=15 {
@@ -137,7 +137,7 @@ const PLAIN: [&str; 10] = [
 fn equal_ranks(s: &Scene) -> Result<(), Trouble> {
     for name in PLAIN {
         let rule = rule_by_name(name, &RuleConfig::default())?;
-        let mut driver = Decentralised::new(rule, mixer(s)?, 1);
+        let mut driver = Decentralised::unchecked(rule, mixer(s)?, 1);
         let mut x = [0.0];
         let mut seen = vec![];
         for _ in 0..4 {
@@ -154,7 +154,7 @@ fn equal_ranks(s: &Scene) -> Result<(), Trouble> {
 fn micro_batches(s: &Scene) -> Result<(), Trouble> {
     for name in PLAIN {
         let rule = || rule_by_name(name, &RuleConfig::default());
-        let mut whole = Decentralised::new(rule()?, mixer(s)?, 2);
+        let mut whole = Decentralised::unchecked(rule()?, mixer(s)?, 2);
         let mut x = [0.0; 2];
         whole.before_forward(1.0, &mut x)?;
         whole.accumulate(&[1.0; 2])?;
@@ -164,7 +164,7 @@ fn micro_batches(s: &Scene) -> Result<(), Trouble> {
             cap_bytes: 0,
             first_bytes: 0,
         };
-        let mut buckets = RuleDdp::new(&specs, &each, rule()?, mixer(s)?, vec![0.0; 2])?;
+        let mut buckets = RuleDdp::unchecked(&specs, &each, rule()?, mixer(s)?, vec![0.0; 2])?;
         buckets.set_micro_batches(2)?;
         buckets.begin_step(1.0)?;
         for g in [1.0, 10.0] {

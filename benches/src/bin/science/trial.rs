@@ -108,7 +108,7 @@ impl Trial {
         let topology = by_name(self.topology, self.ranks)?;
         let mixer = NeighbourMixer::new(group.clone(), topology)?;
         let rule = rule_by_name(self.method.rule, &self.config())?;
-        let mut driver = Decentralised::new(rule, Box::new(mixer), PARAMETERS);
+        let mut driver = Decentralised::unchecked(rule, Box::new(mixer), PARAMETERS);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(u64::from(group.rank().0) + 1);
         let mut x = model::start(seed);

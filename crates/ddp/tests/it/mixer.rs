@@ -163,7 +163,7 @@ fn dense(rule: &str, topology: &str, n: usize) -> Vec<Vec<f64>> {
         .into_iter()
         .map(|mixer| {
             let rule = rule_by_name::<f64>(rule, &config()).unwrap();
-            Decentralised::new(rule, Box::new(mixer), DIM)
+            Decentralised::unchecked(rule, Box::new(mixer), DIM)
         })
         .collect();
     let mut x = vec![vec![0.0; DIM]; n];
@@ -199,7 +199,7 @@ fn rules_over_the_group_equal_the_dense_computation() {
                     let graph = by_name(topology, n as usize).unwrap();
                     let mixer = NeighbourMixer::<f64>::new(group, graph).unwrap();
                     let rule = rule_by_name::<f64>(rule, &config()).unwrap();
-                    let mut driver = Decentralised::new(rule, Box::new(mixer), DIM);
+                    let mut driver = Decentralised::unchecked(rule, Box::new(mixer), DIM);
                     let mut x = vec![0.0; DIM];
                     for _ in 0..STEPS {
                         driver.before_forward(0.05, &mut x).unwrap();

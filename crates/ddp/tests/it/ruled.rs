@@ -24,7 +24,7 @@ fn ddp(group: &Group, rule: &str, lane: u32) -> RuleDdp<f64> {
     let topology = by_name("one-peer-exp", group.size()).unwrap();
     let mixer = NeighbourMixer::on_lanes(group.clone(), topology, Lane(lane)).unwrap();
     let rule = rule_by_name(rule, &RuleConfig::default()).unwrap();
-    RuleDdp::new(&specs(), &PAIRED, rule, Box::new(mixer), vec![0.5; TOTAL]).unwrap()
+    RuleDdp::unchecked(&specs(), &PAIRED, rule, Box::new(mixer), vec![0.5; TOTAL]).unwrap()
 }
 
 fn gradient(group: &Group, x: &[f64]) -> Vec<f64> {
@@ -70,7 +70,7 @@ fn buckets_and_threads_change_no_digit() {
                     let other = Lane(lane + 50);
                     let mixer = NeighbourMixer::on_lanes(group.clone(), topology, other);
                     let rule = rule_by_name(rule, &RuleConfig::default()).unwrap();
-                    let mut whole = Decentralised::new(rule, Box::new(mixer.unwrap()), TOTAL);
+                    let mut whole = Decentralised::unchecked(rule, Box::new(mixer.unwrap()), TOTAL);
                     let mut x = vec![0.5; TOTAL];
                     for _ in 0..6 {
                         whole.before_forward(0.1, &mut x).unwrap();
@@ -132,7 +132,7 @@ fn mistakes_are_named_and_change_nothing() {
         let short = vec![0.0; 5];
         let rule = || rule_by_name("dmsgd", &RuleConfig::default()).unwrap();
         let mixer = NeighbourMixer::new(group.clone(), by_name("ring", 1).unwrap()).unwrap();
-        let made = RuleDdp::new(&specs(), &PAIRED, rule(), Box::new(mixer), short);
+        let made = RuleDdp::unchecked(&specs(), &PAIRED, rule(), Box::new(mixer), short);
         let text = made.err().unwrap().to_string();
         assert!(text.contains("8 elements, there are 5"), "{text}");
     });

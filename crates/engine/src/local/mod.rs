@@ -654,6 +654,9 @@ impl State {
         let flying = &self.locals.flying;
         let at = flying.partition_point(|(other, _)| priority(*other) >= mine);
         self.locals.flying.insert(at, (idx, serial));
+        if self.locals.sleepers > 0 {
+            self.arm_board(idx);
+        }
         self.poll_local(idx);
         // Who has shown its part before may not have looked who sleeps.
         self.look_who_sleeps(idx);
@@ -788,21 +791,27 @@ impl State {
     /// Before a thread sleeps: peers are told to wake it. `true`: there is something to do already.
     pub(crate) fn arm_boards(&mut self) -> bool {
         self.locals.sleepers += 1;
-        let ops = self.locals.flying.iter();
-        let ops = ops.filter_map(|(idx, _)| self.ops[*idx].as_deref()?.local.as_deref());
-        for local in ops {
-            let stream = &local.decision.stream;
-            if !self.locals.armed.iter().any(|s| Arc::ptr_eq(s, stream)) {
-                stream.set_sleeps(true);
-                self.locals.armed.push(Arc::clone(stream));
-            }
+        for i in 0..self.locals.flying.len() {
+            self.arm_board(self.locals.flying[i].0);
         }
         if self.locals.armed.is_empty() {
             return false;
         }
-        // With the fences after what is written: a peer sees that this rank sleeps, or what it has written is seen here.
-        fence(Ordering::SeqCst);
         self.poll_locals() > 0
+    }
+
+    /// An operation's peers are told to wake whoever sleeps here.
+    fn arm_board(&mut self, idx: usize) {
+        let local = self.ops[idx].as_deref().and_then(|op| op.local.as_deref());
+        let Some(stream) = local.map(|local| &local.decision.stream) else {
+            return;
+        };
+        if !self.locals.armed.iter().any(|s| Arc::ptr_eq(s, stream)) {
+            stream.set_sleeps(true);
+            self.locals.armed.push(Arc::clone(stream));
+        }
+        // With the fences after what is written: a peer sees that this rank sleeps, or what it has written is seen by the look that follows.
+        fence(Ordering::SeqCst);
     }
 
     /// After it.

@@ -96,7 +96,7 @@ fn diary(rule: Between, fails: bool) -> (Bucketed<f64>, Arc<Mutex<Vec<String>>>)
         fails,
     };
     let x = vec![1.0; LENS.iter().sum()];
-    let driver = Bucketed::new(Box::new(rule), Box::new(mixer), x, &LENS).unwrap();
+    let driver = Bucketed::unchecked(Box::new(rule), Box::new(mixer), x, &LENS).unwrap();
     (driver, book)
 }
 
@@ -203,7 +203,7 @@ fn mistakes_are_named_and_change_nothing() {
     };
     let lens = [2, 1];
     let mixer = || DenseMixer::<f64>::world(1, |_, _, _| 1.0).remove(0);
-    let wrong = Bucketed::new(Box::new(after()), Box::new(mixer()), vec![0.0; 4], &lens);
+    let wrong = Bucketed::unchecked(Box::new(after()), Box::new(mixer()), vec![0.0; 4], &lens);
     let text = wrong.err().unwrap().to_string();
     assert!(
         text.contains("buckets have 3 elements, there are 4"),
@@ -270,7 +270,7 @@ fn micro_batches_are_summed_in_every_bucket() {
     {
         let rule = rule_by_name(entry.name, &RuleConfig::default()).unwrap();
         let alone = DenseMixer::<f64>::world(1, |_, _, _| 1.0).remove(0);
-        let mut driver = Bucketed::new(rule, Box::new(alone), vec![0.0; 3], &[1, 2]).unwrap();
+        let mut driver = Bucketed::unchecked(rule, Box::new(alone), vec![0.0; 3], &[1, 2]).unwrap();
         driver.set_micro_batches(2).unwrap();
         driver.begin_step(1.0).unwrap();
         for g in [1.0, 10.0] {
@@ -293,16 +293,16 @@ fn either_driver_goes_on_where_the_other_stopped() {
         driver.ready(0, &g[..1]).unwrap();
         driver.finish().unwrap();
     };
-    let mut buckets = Bucketed::new(rule(), alone(), vec![0.0; 3], &[1, 2]).unwrap();
+    let mut buckets = Bucketed::unchecked(rule(), alone(), vec![0.0; 3], &[1, 2]).unwrap();
     (0..5).for_each(|_| step(&mut buckets));
     let (state, mut x) = (buckets.save().unwrap(), buckets.x().to_vec());
-    let mut whole = Decentralised::new(rule(), alone(), 3);
+    let mut whole = Decentralised::unchecked(rule(), alone(), 3);
     whole.load(&state).unwrap();
     for _ in 0..5 {
         let g = gradient(&x);
         whole.step(0.1, &mut x, &g).unwrap();
     }
-    let mut again = Bucketed::new(rule(), alone(), vec![0.0; 3], &[2, 1]).unwrap();
+    let mut again = Bucketed::unchecked(rule(), alone(), vec![0.0; 3], &[2, 1]).unwrap();
     let state = whole.save().unwrap();
     assert!(again.load(&state, &x[1..]).is_err());
     again.load(&state, &x).unwrap();

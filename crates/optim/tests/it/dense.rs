@@ -20,7 +20,7 @@ fn codecs_are_passed_on_and_the_dense_mixer_says_it_has_none() {
         assert!(!list.is_empty(), "{name}");
         assert!(list.iter().all(|e| e.codec == Codec::Bf16), "{name}");
         let mixer = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-        let mut rank = Decentralised::new(rule, Box::new(mixer), 1);
+        let mut rank = Decentralised::unchecked(rule, Box::new(mixer), 1);
         let mut x = [1.0];
         let mut step = || {
             rank.before_forward(0.1, &mut x)?;
@@ -99,7 +99,7 @@ impl Topology for Halving {
 fn the_dense_mixer_takes_both_ends_weights_of_a_topology() {
     let mut ranks: Vec<_> = DenseMixer::<f64>::of(Arc::new(Halving))
         .into_iter()
-        .map(|mixer| Decentralised::new(built("dsgd-atc"), Box::new(mixer), 1))
+        .map(|mixer| Decentralised::unchecked(built("dsgd-atc"), Box::new(mixer), 1))
         .collect();
     let mut x = vec![vec![1.0], vec![2.0], vec![4.0]];
     step(&mut ranks, 0.0, &mut x, |_, _| vec![0.0]);

@@ -197,7 +197,7 @@ fn an_error_of_the_network_is_returned_ever_after() {
             calls: 0,
             fails_at,
         };
-        let mut rank = Decentralised::new(built(name), Box::new(mixer), 1);
+        let mut rank = Decentralised::unchecked(built(name), Box::new(mixer), 1);
         let mut x = [1.0];
         let mut errors = 0;
         for _ in 0..3 {
@@ -260,7 +260,7 @@ fn absorb_is_called_at_both_points_of_every_step() {
         absorbed: absorbed.clone(),
     };
     let mixer = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-    let mut rank = Decentralised::new(Box::new(rule), Box::new(mixer), 1);
+    let mut rank = Decentralised::unchecked(Box::new(rule), Box::new(mixer), 1);
     let mut x = [0.0];
     for step in 0..9 {
         if step % 2 == 0 {
@@ -301,7 +301,7 @@ fn means_are_read_where_the_mixer_keeps_them() {
     let seen = Arc::new(AtomicUsize::new(0));
     let rule = Watch { seen: seen.clone() };
     let mixer = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-    let mut rank = Decentralised::new(Box::new(rule), Box::new(mixer), 3);
+    let mut rank = Decentralised::unchecked(Box::new(rule), Box::new(mixer), 3);
     rank.step(0.1, &mut [1.0; 3], &[1.0; 3]).unwrap();
     let kept = rank.mixer().mean(0).as_ptr() as usize;
     assert_eq!(seen.load(Ordering::Relaxed), kept);
@@ -447,7 +447,7 @@ fn gradients_are_clipped_for_every_rule() {
             let rule = rule_by_name(name, config).unwrap();
             assert!(config.clip.is_none() || rule.whole());
             let mixer = DenseMixer::world(1, |_, _, _| 1.0).remove(0);
-            let mut rank = Decentralised::new(rule, Box::new(mixer), 2);
+            let mut rank = Decentralised::unchecked(rule, Box::new(mixer), 2);
             let mut x = [0.0; 2];
             for _ in 0..5 {
                 rank.before_forward(0.1, &mut x).unwrap();

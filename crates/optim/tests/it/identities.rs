@@ -25,7 +25,7 @@ fn ranks(
 ) -> Vec<Decentralised<f64>> {
     DenseMixer::of(Arc::new(on))
         .into_iter()
-        .map(|mixer| Decentralised::new(rule(), Box::new(mixer), 4))
+        .map(|mixer| Decentralised::unchecked(rule(), Box::new(mixer), 4))
         .collect()
 }
 
@@ -482,7 +482,7 @@ fn the_delta_form_keeps_exact_diffusion_from_drifting() {
         .into_iter()
         .map(|mixer| {
             let rule = rule_by_name("exact-diffusion", &NONE()).expect("exists");
-            Decentralised::new(rule, Box::new(mixer), 4)
+            Decentralised::unchecked(rule, Box::new(mixer), 4)
         })
         .collect();
     let mut x = vec![vec![0.0_f32; 4]; 8];
@@ -523,7 +523,7 @@ fn streaming_fragments_follow_torchfts_golden_numbers() {
             .into_iter()
             .map(|m| {
                 let rule = rule_by_name("streaming-diloco", &config).expect("exists");
-                Decentralised::new(rule, Box::new(m), 2)
+                Decentralised::unchecked(rule, Box::new(m), 2)
             })
             .collect();
         let mut x = vec![vec![1.0; 2]; 2];

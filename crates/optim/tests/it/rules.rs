@@ -290,7 +290,7 @@ fn any_local_step_goes_under_any_mixing() {
                 continue;
             }
             built += 1;
-            let start = |mixer| Decentralised::new(rule().unwrap(), Box::new(mixer), 2);
+            let start = |mixer| Decentralised::unchecked(rule().unwrap(), Box::new(mixer), 2);
             let mixers = || DenseMixer::of(graph(name, 3)).into_iter();
             let mut ranks: Vec<_> = mixers().map(start).collect();
             let mut x = vec![vec![1.0, -1.0]; 3];

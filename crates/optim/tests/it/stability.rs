@@ -100,7 +100,10 @@ fn a_refusal_says_which_limit_and_what_instead() {
     let refused = Decentralised::stable(rule, Box::new(mixer(16)), 1, &measured("torus", 16), 0.1);
     assert!(refused.is_err());
     let again = rule_by_name("d2", &RuleConfig::default()).unwrap();
-    assert_eq!(Decentralised::new(again, Box::new(mixer(16)), 1).steps(), 0);
+    assert_eq!(
+        Decentralised::unchecked(again, Box::new(mixer(16)), 1).steps(),
+        0
+    );
     let sound = rule_by_name("edm", &RuleConfig::default()).unwrap();
     let built = Decentralised::stable(sound, Box::new(mixer(16)), 1, &measured("torus", 16), 0.1);
     assert_eq!(built.map(|(_, s)| s).ok(), Some(Stability::Stable));
@@ -189,7 +192,7 @@ fn growth(rule: &str, settings: &RuleConfig, topology: Arc<dyn Topology>, steps:
         .into_iter()
         .map(|mixer| {
             let rule = rule_by_name(rule, settings).expect("the settings are in range");
-            Decentralised::<f64>::new(rule, Box::new(mixer), 1)
+            Decentralised::<f64>::unchecked(rule, Box::new(mixer), 1)
         })
         .collect();
     let mut x: Vec<Vec<f64>> = (0..n).map(|i| vec![(1.3 * i as f64).sin()]).collect();

@@ -18,7 +18,7 @@ impl<'a> World<'a> {
     fn new(problem: &'a Problem, row: &Row) -> Self {
         let d = problem.d();
         let mixers = DenseMixer::of(Arc::new(row.topology()));
-        let start = |mixer| Decentralised::new(row.rule(), Box::new(mixer), d);
+        let start = |mixer| Decentralised::unchecked(row.rule(), Box::new(mixer), d);
         World {
             problem,
             ranks: mixers.into_iter().map(start).collect(),

@@ -62,7 +62,7 @@ pub fn ring(n: usize) -> impl Fn(u64, usize, usize) -> f64 + Send + Sync + 'stat
 pub fn world<T: Float>(name: &str, ranks: usize, n: usize) -> Vec<Decentralised<T>> {
     DenseMixer::of(graph(name, ranks))
         .into_iter()
-        .map(|mixer| Decentralised::new(built(name), Box::new(mixer), n))
+        .map(|mixer| Decentralised::unchecked(built(name), Box::new(mixer), n))
         .collect()
 }
 

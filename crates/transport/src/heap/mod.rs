@@ -380,7 +380,9 @@ fn all_there_is() -> u64 {
 /// # Errors
 /// As [`heaps`].
 pub fn heaps_of_threads(n: u32) -> io::Result<Vec<MappedHeaps>> {
-    heaps(n, all_there_is())
+    // Each is mapped once by every rank: all of them must fit the addresses of one process.
+    let addresses = (1u64 << 45) / u64::from(n.max(1)).pow(2);
+    heaps(n, all_there_is().min(addresses))
 }
 
 /// Heaps of `n` ranks that are threads of this process, each mapped by every other at an address of its own: as processes have them.

@@ -185,6 +185,7 @@ impl InprocTransport {
             cancelled: false,
             held: 0,
             short: false,
+            recalled: false,
             copied: false,
             paid,
             recv: NONE,

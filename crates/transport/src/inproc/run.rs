@@ -106,25 +106,32 @@ impl<'a> Run<'a> {
 
     /// A message that nobody has posted a receive for.
     fn announce(&mut self, place: u32, id: XferId) {
-        let (src, key, head, len) = {
+        let (short, (src, key, head, len)) = {
             let mut mine = self.home().state.lock();
-            if mine.take_short(place, id) {
-                drop(mine);
-                return self.try_again(place, id);
-            }
-            match mine.offer(place, id) {
+            let short = mine.take_short(place, id);
+            let first = match mine.offer(place, id) {
                 Some(o) if o.recv == NONE && !o.cancelled && !o.announced => {
                     o.announced = true;
-                    (o.src, o.key, o.head, o.head_len)
+                    Some((o.src, o.key, o.head, o.head_len))
                 }
-                _ => return,
-            }
+                _ => None,
+            };
+            drop(mine);
+            let Some(first) = first else {
+                if short {
+                    self.try_again(place, id);
+                }
+                return;
+            };
+            (short, first)
         };
         self.home().counts.early.fetch_add(1, Relaxed);
         let verdict = self.sink.unexpected(Rank(src as u32), key, &head[..len]);
         self.count(0);
         if verdict == Verdict::Take {
-            if !key.op.class.is_collective() {
+            if short {
+                self.try_again(place, id);
+            } else if !key.op.class.is_collective() {
                 self.hold(place, id, src);
             }
             return;

@@ -71,6 +71,8 @@ pub(super) struct Offer {
     pub(super) held: usize,
     /// It would be held, but for credit: tried again when some comes back.
     pub(super) short: bool,
+    /// Its turn to be tried again is among the news.
+    pub(super) recalled: bool,
     /// The chunk is the receiver's: it has copied what was lent.
     pub(super) copied: bool,
     /// Nothing of the sender's is needed any more: it has been told that it is done.
@@ -312,7 +314,7 @@ impl State {
         let Some(o) = self.offer(place, id).filter(|o| o.short) else {
             return false;
         };
-        o.short = false;
+        (o.short, o.recalled) = (false, false);
         let (src, open) = (o.src, o.recv == NONE && !o.cancelled);
         self.short[src] -= 1;
         open
@@ -323,7 +325,9 @@ impl State {
             return;
         }
         for place in 0..self.offers.end() {
-            if let Some(o) = self.offers.get(place).filter(|o| o.src == src && o.short) {
+            let offer = self.offers.get_mut(place);
+            if let Some(o) = offer.filter(|o| o.src == src && o.short && !o.recalled) {
+                o.recalled = true;
                 self.news.push_back((place, o.id));
             }
         }

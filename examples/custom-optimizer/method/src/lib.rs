@@ -78,7 +78,7 @@ mod tests {
     fn train(n: usize, steps: usize, lr: f64) -> Vec<[f64; 2]> {
         let mut ranks: Vec<_> = DenseMixer::<f64>::world(n, ring(n))
             .into_iter()
-            .map(|mixer| Decentralised::new(Box::new(Signum::new(0.9)), Box::new(mixer), 2))
+            .map(|mixer| Decentralised::unchecked(Box::new(Signum::new(0.9)), Box::new(mixer), 2))
             .collect();
         let mut x = vec![[0.0; 2]; n];
         for _ in 0..steps {

@@ -81,6 +81,13 @@ pub(super) fn returning(b: &mut Bench<'_>) {
         net.nodes[1].sink.refuse_unexpected = true;
         net.transport(1).forget(op(TAGGED));
         net.until_over("forgotten sends", &sends);
+        net.fence(0, 1);
+        // Those that waited for credit were announced like the others, before their receive or their end.
+        let told = &net.nodes[1].sink.unexpected;
+        assert!(
+            (2..6).all(|i| told.contains(&(0, key(TAGGED + i)))),
+            "{told:?}"
+        );
     }
 }
 
