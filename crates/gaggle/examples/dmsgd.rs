@@ -2,19 +2,13 @@
 //!
 //! `dmsgd` alone is a world of one, `gaggle run -n 4 -- target/debug/examples/dmsgd` four processes, and `dmsgd --local 4` the same four as threads. Processes and threads print the same digests.
 
-use gaggle::{
-    Group,
-    ddp::NeighbourMixer,
-    optim::*,
-    topology::{by_name, facts},
-};
+use gaggle::{Group, optim::*, topology::by_name};
 
 /// Minimises Σᵣ (x − r)²/2 from `x` on; rank r sees its own term alone.
 fn dmsgd(group: &Group, mut x: [f64; 1]) -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {
     let graph = by_name("one-peer-exp", group.size())?;
-    let (known, mixer) = (facts(&*graph), NeighbourMixer::new(group.clone(), graph)?);
     let rule = rule_by_name("dmsgd", &RuleConfig::default())?;
-    let (mut driver, _) = Decentralised::stable(rule, Box::new(mixer), x.len(), &known, 0.02)?;
+    let mut driver = gaggle::decentralised(group, rule, graph, x.len(), 0.02)?;
     for step in 0..400 {
         let gradient = [x[0] - f64::from(group.rank().0)];
         driver.step(0.2 / f64::from(10 + step), &mut x, &gradient)?;

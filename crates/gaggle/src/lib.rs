@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod decentralised;
 mod env;
 mod join;
 mod links;
@@ -33,6 +34,7 @@ mod local;
 mod recording;
 mod secret;
 
+pub use decentralised::decentralised;
 pub use join::{Job, join, join_with};
 pub use local::{local, local_with};
 
