@@ -32,7 +32,9 @@ const LOOKS: u32 = 8;
 /// How often it does that, before it sleeps: about as long as a neighbour works on a slice, which is sooner than a thread is woken that sleeps.
 const YIELDS: u32 = 100;
 /// A yield that takes longer has given the processor to somebody who does not give it back: whoever sleeps instead is let in again as soon as something comes.
-const GREEDY: Duration = Duration::from_micros(200);
+pub(crate) const GREEDY: Duration = Duration::from_micros(200);
+/// A yield that takes less has found nobody in line.
+const A_TURN: Duration = Duration::from_nanos(1500);
 /// Most waits without a yield before it is tried again.
 const MOST_WAITS: u32 = 4096;
 /// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
@@ -71,12 +73,14 @@ pub(crate) struct Manners {
     left: AtomicU32,
     /// How many there were last time.
     last: AtomicU32,
+    /// Whether the last yield gave somebody a turn.
+    others: AtomicBool,
 }
 
 // Relaxed: hints; what several callers make of them is as good.
 impl Manners {
     /// Whether this wait may yield.
-    fn may_yield(&self) -> bool {
+    pub(crate) fn may_yield(&self) -> bool {
         match self.left.load(Ordering::Relaxed) {
             0 => true,
             n => {
@@ -86,16 +90,32 @@ impl Manners {
         }
     }
 
-    /// How long a yield took.
-    fn took(&self, long: Duration) {
+    /// Whether somebody shares this processor, as far as the last yield has shown.
+    pub(crate) fn are_others_in_line(&self) -> bool {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    /// Yields are worth a try again.
+    pub(crate) fn forgive(&self) {
+        self.left.store(0, Ordering::Relaxed);
+    }
+
+    /// How long a yield took. Whether the same wait may yield again.
+    pub(crate) fn took(&self, long: Duration) -> bool {
         let last = self.last.load(Ordering::Relaxed);
-        if long >= GREEDY {
+        let greedy = long >= GREEDY;
+        let others = long >= A_TURN;
+        if self.others.load(Ordering::Relaxed) != others {
+            self.others.store(others, Ordering::Relaxed);
+        }
+        if greedy {
             let next = (2 * last).clamp(16, MOST_WAITS);
             self.last.store(next, Ordering::Relaxed);
             self.left.store(next, Ordering::Relaxed);
         } else if last > 0 {
             self.last.store(0, Ordering::Relaxed);
         }
+        !greedy
     }
 }
 
@@ -715,8 +735,7 @@ impl<'a> Ladder<'a> {
         let before = shared.clock.now();
         std::thread::yield_now();
         let took = shared.clock.now().saturating_sub(before);
-        manners.took(took);
-        if took >= GREEDY {
+        if !manners.took(took) {
             self.yields = Some(false);
         }
         true

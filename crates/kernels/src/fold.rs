@@ -5,7 +5,7 @@ use crate::{
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     raw_lines,
-    tiles::{self, TILE},
+    tiles::{self, LITTLE, TILE},
     windows::{Out, Room, fetch},
 };
 use gaggle_core::{DType, Reduce, Stores, Weight, Window, WindowMut};
@@ -222,7 +222,14 @@ struct Fold<'a, T> {
 impl<T: Num> Kernel for Fold<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let mut sums = [<T::Wide as Num>::ZERO; TILE];
+        let (mut few, mut many);
+        let sums: &mut [T::Wide] = if self.n <= LITTLE {
+            few = [<T::Wide as Num>::ZERO; LITTLE];
+            &mut few
+        } else {
+            many = [<T::Wide as Num>::ZERO; TILE];
+            &mut many
+        };
         let mut room = Room::EMPTY;
         let size = size_of::<T>();
         let What { alone, reduce, .. } = self.what;

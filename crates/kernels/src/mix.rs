@@ -7,7 +7,7 @@ use crate::{
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     raw_lines,
-    tiles::{TILE, outside},
+    tiles::{LITTLE, TILE, outside},
     windows::Room,
 };
 use gaggle_core::{
@@ -195,9 +195,14 @@ struct Delta<'a, T> {
 impl<T: Num> Kernel for Delta<'_, T> {
     #[inline(always)]
     fn run(mut self) {
-        let mut acc = [<T::Wide as Num>::ZERO; TILE];
-        let mut sent = acc;
-        let mut step = acc;
+        let (mut few, mut many);
+        let [acc, sent, step]: [&mut [T::Wide]; 3] = if self.n <= LITTLE {
+            few = [[<T::Wide as Num>::ZERO; LITTLE]; 3];
+            few.each_mut().map(|tile| &mut tile[..])
+        } else {
+            many = [[<T::Wide as Num>::ZERO; TILE]; 3];
+            many.each_mut().map(|tile| &mut tile[..])
+        };
         let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
         let size = size_of::<T>();
         for (lo, hi) in outside(self.n, self.done.clone()) {
@@ -248,7 +253,14 @@ struct Sum<'a, T> {
 impl<T: Num> Kernel for Sum<'_, T> {
     #[inline(always)]
     fn run(mut self) {
-        let mut acc = [<T::Wide as Num>::ZERO; TILE];
+        let (mut few, mut many);
+        let acc: &mut [T::Wide] = if self.n <= LITTLE {
+            few = [<T::Wide as Num>::ZERO; LITTLE];
+            &mut few
+        } else {
+            many = [<T::Wide as Num>::ZERO; TILE];
+            &mut many
+        };
         let (mut room, mut other) = (Room::EMPTY, Room::EMPTY);
         let size = size_of::<T>();
         for (lo, hi) in outside(self.n, self.done.clone()) {

@@ -9,6 +9,9 @@ use std::ops::Range;
 /// Elements per tile: two tiles of the widest type lie well within a first-level cache. A multiple of [`Codec::BLOCK`](gaggle_core::Codec::BLOCK).
 pub(crate) const TILE: usize = 1024;
 
+/// As many elements need no whole tile: to zero one costs more than to work on them.
+pub(crate) const LITTLE: usize = 16;
+
 /// The tiles of `n` elements, from and to which, without those that are `done`: what lies before them ends where they begin.
 pub(crate) fn outside(n: usize, done: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
     let cut = |all: Range<usize>| {

@@ -20,7 +20,7 @@
 //! They say so beside every code, and in word 0 where an operation was waited for or a slot is waited for; so two ranks that both wait for a slot hear of each other.
 
 use crate::sync::{Arc, Mutex, MutexGuard};
-use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords};
+use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords, Window};
 use smallvec::SmallVec;
 
 /// Most bytes that a rank shows at once.
@@ -271,6 +271,21 @@ impl Lines<'_> {
         let stream = self.stream;
         let read = stream.shared.read(stream.world[member], place, out);
         debug_assert!(read, "its words are mapped");
+    }
+
+    /// The same bytes where they are: for kernels that read them there.
+    #[inline]
+    pub(crate) fn window(
+        &self,
+        member: usize,
+        seq: u64,
+        at: usize,
+        bytes: usize,
+    ) -> Option<Window<'_>> {
+        let stream = self.stream;
+        let place = self.inner.places[member] + 8 * (slot(seq) + PAYLOAD + at) as u64;
+        let window = stream.shared.window(stream.world[member], place, bytes)?;
+        Some(window.into())
     }
 
     /// Whether all are through with what the slot of this number holds.

@@ -1,6 +1,6 @@
 //! Blocking calls on the caller's thread: as long as all members are at it, an operation on boards is carried out here, and the engine hears nothing of it.
 //!
-//! It takes no lock but its lane's, reads no clock, and allocates nothing where the contribution is small.
+//! It takes no lock but its lane's, reads no clock unless it waits, and allocates nothing where the contribution is small.
 //! What is not over after a moment is handed to the engine in the state that it has reached.
 
 use super::{Decision, Local, Made, Small, Step, board::Seen};
@@ -8,7 +8,7 @@ use crate::{
     arguments::Shape,
     comm::EngineComm,
     completion::Completion,
-    drive::{Shared, panic_text},
+    drive::{GREEDY, Shared, panic_text},
     op::OpState,
     raw_fork,
     raw_memory::OpMemory,
@@ -24,11 +24,15 @@ use std::{
     hint::spin_loop,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::fence,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-/// Looks at the others' boards before the engine is told: some ten microseconds.
-const SPINS: u32 = 1000;
+/// How long a call looks at the others' boards before the engine is told. Longer than it takes to wake a thread: else two ranks of which one has slept once sleep in turn for good, each while the other wakes. And about as long as a program beside them has a processor before it is the ranks' again: who sleeps meanwhile comes back to a processor that the other rank has just left.
+const SPELL: Duration = Duration::from_millis(1);
+/// Looks between two at the clock; after the first of them each look lets others go first, if that is of use: the rank that is waited for may be in line for this very processor.
+const SPINS: u32 = 256;
+/// The same where somebody else was in line lately.
+const FEW_SPINS: u32 = 8;
 /// The same where ranks outnumber the processors, and each look is followed by a turn of somebody else's.
 const YIELDS: u32 = 200;
 /// Calls that are remembered per group.
@@ -245,17 +249,25 @@ impl Entry {
 pub(crate) type Slot = Option<OpMemory>;
 
 /// How long a call looks by itself.
-struct Tries {
+struct Tries<'a> {
+    shared: &'a Shared,
+    /// Looks until the clock is looked at or, where ranks outnumber the processors, it is over.
     left: u32,
-    crowded: bool,
+    /// When the clock was looked at first, and whether looks let others go first from then on.
+    since: Option<(Instant, bool)>,
 }
 
-impl Tries {
+impl<'a> Tries<'a> {
     #[inline]
-    fn of(shared: &Shared) -> Tries {
+    fn of(shared: &'a Shared) -> Tries<'a> {
         Tries {
-            left: if shared.crowded { YIELDS } else { SPINS },
-            crowded: shared.crowded,
+            shared,
+            left: match shared.crowded {
+                true => YIELDS,
+                false if shared.manners.are_others_in_line() => FEW_SPINS,
+                false => SPINS,
+            },
+            since: None,
         }
     }
 
@@ -263,15 +275,38 @@ impl Tries {
     #[inline]
     fn again(&mut self) -> bool {
         if self.left == 0 {
-            return false;
+            return self.goes_on();
         }
         self.left -= 1;
-        if self.crowded {
+        if self.shared.crowded {
             std::thread::yield_now();
         } else {
             spin_loop();
         }
         true
+    }
+
+    /// Some looks have found nothing.
+    #[cold]
+    fn goes_on(&mut self) -> bool {
+        if self.shared.crowded {
+            return false;
+        }
+        let manners = &self.shared.manners;
+        let now = Instant::now();
+        let (since, yields) = self.since.get_or_insert_with(|| (now, manners.may_yield()));
+        let waited = since.elapsed();
+        if *yields {
+            std::thread::yield_now();
+            *yields = manners.took(now.elapsed());
+        } else if waited >= GREEDY / 2 {
+            // Whoever is waited for does not run: perhaps it is in line here. Sooner than it would be called greedy for waiting likewise.
+            manners.forgive();
+            *yields = true;
+        } else {
+            self.left = SPINS;
+        }
+        waited < SPELL
     }
 }
 

@@ -6,14 +6,17 @@ use super::board::{Lines, MOST};
 use crate::{arguments::Shape, raw_memory::OpMemory, select::Choice};
 use gaggle_collectives::Span;
 use gaggle_core::{
-    Counts, DType, Divisor, GroupInfo, Kind, Mode, Op, OpKind, Rank, Reduce, Weight,
+    Counts, DType, Divisor, GroupInfo, Kind, Mode, Op, OpKind, Rank, Reduce, Stores, Weight,
+    WindowMut,
 };
 use gaggle_kernels as kernels;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::{cell::RefCell, ops::Range};
 
 /// Most bytes of a contribution.
 const MOST_DATA: u64 = 4096;
+/// From as many bytes on contributions are folded where they are shown.
+const MANY: usize = 512;
 const _: () = assert!(MOST_DATA as usize + 8 <= MOST);
 
 /// What is exchanged, and what becomes of it.
@@ -223,12 +226,21 @@ impl Small {
             return Some(total);
         }
         let (bytes, size) = (self.gives(self.me) as usize, self.dtype.size());
-        let stride = (bytes * size).next_multiple_of(8);
-        let (lo, hi) = (at as usize * size, (at + len) as usize * size);
         let dst = match (self.kind, self.out_of_place) {
             (OpKind::ReduceScatter, true) => Span::user(0, len),
             _ => Span::user(at, len),
         };
+        let there = Part {
+            seq,
+            head,
+            own: Span::input(at, len),
+            bytes: at as usize * size..(at + len) as usize * size,
+        };
+        if there.bytes.len() >= MANY && self.fold_there(lines, &there, memory, dst, &weights) {
+            return Some(total);
+        }
+        let stride = (bytes * size).next_multiple_of(8);
+        let (lo, hi) = (there.bytes.start, there.bytes.end);
         with_room(stride * self.world, |room| {
             let others = (0..self.world).filter(|m| *m != self.me);
             for member in others {
@@ -256,6 +268,52 @@ impl Small {
         });
         Some(total)
     }
+
+    /// Folds the others' contributions where they are shown. `false`: they cannot be reached there, and nothing has happened.
+    fn fold_there(
+        &self,
+        lines: &Lines<'_>,
+        part: &Part,
+        memory: &mut OpMemory,
+        dst: Span,
+        weights: &[Weight],
+    ) -> bool {
+        let dtype = self.dtype;
+        let (to, beside) = memory.split(dst);
+        let mut terms = SmallVec::<[kernels::Term<'_>; 8]>::new();
+        for member in 0..self.world {
+            let source = match (member == self.me, self.out_of_place) {
+                (true, false) => kernels::Source::Dst,
+                (true, true) => kernels::Source::Window {
+                    window: beside.get(part.own).unwrap_or(&[]).into(),
+                    dtype,
+                },
+                (false, _) => {
+                    let shown = lines.window(member, part.seq, part.head, part.bytes.end);
+                    let Some(window) = shown.and_then(|all| all.part(part.bytes.clone())) else {
+                        return false;
+                    };
+                    kernels::Source::Window { window, dtype }
+                }
+            };
+            let weight = weights.get(member).copied();
+            terms.push(kernels::Term { source, weight });
+        }
+        let to = [WindowMut::from(to)];
+        kernels::fold_windows(dtype, self.reduce, &to, &terms, self.how, Stores::Cached);
+        true
+    }
+}
+
+/// What is folded of every contribution.
+struct Part {
+    seq: u64,
+    /// Words before the contribution on a board.
+    head: usize,
+    /// In what this rank gives, where that is apart from the result.
+    own: Span,
+    /// In each contribution.
+    bytes: Range<usize>,
 }
 
 fn copy_within(memory: &mut OpMemory, src: Span, dst: Span) {
@@ -267,10 +325,15 @@ fn copy_within(memory: &mut OpMemory, src: Span, dst: Span) {
 
 /// Room for the others' contributions.
 fn with_room<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-    /// Enough for two ranks' words without any detour.
-    const LITTLE: usize = 32;
+    /// Words that are made and zeroed on the spot: some ranks' one or two, or a few ranks' more.
+    const LITTLE: usize = 16;
+    const MORE: usize = 128;
     if bytes <= 8 * LITTLE {
         let mut room = [0u64; LITTLE];
+        return f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
+    }
+    if bytes <= 8 * MORE {
+        let mut room = [0u64; MORE];
         return f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
     }
     thread_local! {
