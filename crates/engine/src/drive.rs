@@ -33,8 +33,9 @@ const LOOKS: u32 = 8;
 const YIELDS: u32 = 100;
 /// A yield that takes longer has given the processor to somebody who does not give it back: whoever sleeps instead is let in again as soon as something comes.
 pub(crate) const GREEDY: Duration = Duration::from_micros(200);
-/// A yield that takes less has found nobody in line.
-const A_TURN: Duration = Duration::from_nanos(1500);
+/// Waits for a rank on the same processor before this one steps aside, twice as many each time, so often.
+const BESIDE: u32 = 16;
+const MOST_ASIDES: u32 = 8;
 /// Most waits without a yield before it is tried again.
 const MOST_WAITS: u32 = 4096;
 /// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
@@ -73,8 +74,10 @@ pub(crate) struct Manners {
     left: AtomicU32,
     /// How many there were last time.
     last: AtomicU32,
-    /// Whether the last yield gave somebody a turn.
-    others: AtomicBool,
+    /// Waits in a row for a rank on the same processor, since this one has last stepped aside.
+    beside: AtomicU32,
+    /// How often it has, in that row.
+    asides: AtomicU32,
 }
 
 // Relaxed: hints; what several callers make of them is as good.
@@ -90,9 +93,26 @@ impl Manners {
         }
     }
 
-    /// Whether somebody shares this processor, as far as the last yield has shown.
-    pub(crate) fn are_others_in_line(&self) -> bool {
-        self.others.load(Ordering::Relaxed)
+    /// A wait for ranks elsewhere.
+    pub(crate) fn is_apart(&self) {
+        if self.beside.load(Ordering::Relaxed) > 0 {
+            self.beside.store(0, Ordering::Relaxed);
+            self.asides.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A wait for a rank on the same processor: whether it is time to step aside, that the system may part them. Less and less often, if it does not.
+    pub(crate) fn steps_aside(&self) -> bool {
+        let asides = self.asides.load(Ordering::Relaxed);
+        let beside = self.beside.load(Ordering::Relaxed) + 1;
+        let now = beside >= BESIDE << asides.min(MOST_ASIDES);
+        self.beside
+            .store(if now { 1 } else { beside }, Ordering::Relaxed);
+        if now {
+            self.asides
+                .store(asides.saturating_add(1), Ordering::Relaxed);
+        }
+        now
     }
 
     /// Yields are worth a try again.
@@ -104,10 +124,6 @@ impl Manners {
     pub(crate) fn took(&self, long: Duration) -> bool {
         let last = self.last.load(Ordering::Relaxed);
         let greedy = long >= GREEDY;
-        let others = long >= A_TURN;
-        if self.others.load(Ordering::Relaxed) != others {
-            self.others.store(others, Ordering::Relaxed);
-        }
         if greedy {
             let next = (2 * last).clamp(16, MOST_WAITS);
             self.last.store(next, Ordering::Relaxed);

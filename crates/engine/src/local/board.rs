@@ -10,6 +10,7 @@
 //! |---|---|
 //! | 0 | all of the rank's operations on this board with a smaller number are over |
 //! | 1 | not 0: the rank sleeps until a peer writes to a board |
+//! | 2 | not 0: 1 more than the number of the processor that the rank was on when it last waited |
 //! | 16 + 528·(number mod 4) | the slot: its code, the hash of what is called, the payload; at 520 of it, whose steps are over |
 //!
 //! A code is (number + 1) · 256 + given up · 128 + how many numbers before its own may not be over (at most 127).
@@ -33,6 +34,7 @@ const MANY: usize = 256;
 
 const OVER: usize = 0;
 const SLEEPS: usize = 1;
+const PROCESSOR: usize = 2;
 const SLOTS: usize = 16;
 const SLOT: usize = 528;
 const HASH: usize = 1;
@@ -88,6 +90,8 @@ struct Inner {
     flying: SmallVec<[u64; 8]>,
     /// More than the largest number that was begun.
     begun: u64,
+    /// What the others are told of where this rank is.
+    processor: u64,
 }
 
 impl Stream {
@@ -122,6 +126,7 @@ impl Stream {
                 slots: [None; DEPTH],
                 flying: SmallVec::new(),
                 begun: 0,
+                processor: 0,
             }),
         })
     }
@@ -349,6 +354,26 @@ impl Lines<'_> {
 
     fn is_posted(&self, seq: u64) -> bool {
         self.inner.slots[(seq % DEPTH as u64) as usize] == Some(seq)
+    }
+
+    /// Whether one of the members for which this holds was on the same processor, `number`, when it last waited; which this rank tells the others, too.
+    pub(crate) fn is_beside(
+        &mut self,
+        number: u64,
+        which: impl Fn(&mut Self, usize) -> bool,
+    ) -> bool {
+        let mine = number + 1;
+        if self.inner.processor != mine {
+            self.inner.processor = mine;
+            self.stream.own.store(PROCESSOR, mine);
+        }
+        let me = self.stream.me;
+        (0..self.stream.world.len()).any(|member| {
+            let there = self.inner.peers[member].as_ref();
+            member != me
+                && there.is_some_and(|words| words.load(PROCESSOR) == mine)
+                && which(self, member)
+        })
     }
 
     /// This rank's steps over the others' memory are over.

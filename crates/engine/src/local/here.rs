@@ -3,7 +3,10 @@
 //! It takes no lock but its lane's, reads no clock unless it waits, and allocates nothing where the contribution is small.
 //! What is not over after a moment is handed to the engine in the state that it has reached.
 
-use super::{Decision, Local, Made, Small, Step, board::Seen};
+use super::{
+    Decision, Local, Made, Small, Step,
+    board::{Lines, Seen},
+};
 use crate::{
     arguments::Shape,
     comm::EngineComm,
@@ -29,12 +32,14 @@ use std::{
 
 /// How long a call looks at the others' boards before the engine is told. Longer than it takes to wake a thread: else two ranks of which one has slept once sleep in turn for good, each while the other wakes. And about as long as a program beside them has a processor before it is the ranks' again: who sleeps meanwhile comes back to a processor that the other rank has just left.
 const SPELL: Duration = Duration::from_millis(1);
-/// Looks between two at the clock; after the first of them each look lets others go first, if that is of use: the rank that is waited for may be in line for this very processor.
+/// Looks before others are let go first, and between two at the clock.
 const SPINS: u32 = 256;
-/// The same where somebody else was in line lately.
-const FEW_SPINS: u32 = 8;
-/// The same where ranks outnumber the processors, and each look is followed by a turn of somebody else's.
+/// The same where ranks outnumber the processors.
+const CROWDED_SPINS: u32 = 64;
+/// How often others are let go first there, before the engine is told.
 const YIELDS: u32 = 200;
+/// How long a rank is out of the way that shares a processor with one that it waits for.
+const ASIDE: Duration = Duration::from_micros(1);
 /// Calls that are remembered per group.
 const MOST_KNOWN: usize = 32;
 
@@ -138,11 +143,13 @@ impl Entry {
         small.post(&mut lines, (seq, d.hash), memory, weight);
         let (me, world) = (d.group.rank.idx(), d.group.world_ranks.len());
         let mut tries = Tries::of(shared);
+        let missing =
+            |lines: &mut Lines<'_>, member| lines.seen(member, seq, d.hash) == Seen::NotYet;
         for member in (0..world).filter(|m| *m != me) {
             loop {
                 match lines.seen(member, seq, d.hash) {
                     Seen::There => break,
-                    Seen::NotYet if tries.again() => {}
+                    Seen::NotYet if tries.again(|cpu| lines.is_beside(cpu, missing)) => {}
                     _ => return begun(slot, true),
                 }
             }
@@ -207,6 +214,7 @@ impl Entry {
         let mut state = Box::new(OpState::new(d.start(op, seq, made)));
         let mut local = d.local(op, seq, false);
         let mut tries = Tries::of(shared);
+        let beside = |cpu| d.stream.lines().is_beside(cpu, |_, _| true);
         // Others may be at its memory: it must not be let go of by unwinding.
         let driven = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -216,7 +224,7 @@ impl Entry {
                         self.wake_sleepers(shared);
                         tries = Tries::of(shared);
                     }
-                    Step::Waits if tries.again() => {}
+                    Step::Waits if tries.again(beside) => {}
                     _ => return false,
                 }
             }
@@ -249,11 +257,15 @@ impl Entry {
 pub(crate) type Slot = Option<OpMemory>;
 
 /// How long a call looks by itself.
+///
+/// A rank that is waited for and was on this processor when it last waited itself needs it now: it is let go first at once, whoever is elsewhere after some looks.
 struct Tries<'a> {
     shared: &'a Shared,
-    /// Looks until the clock is looked at or, where ranks outnumber the processors, it is over.
-    left: u32,
-    /// When the clock was looked at first, and whether looks let others go first from then on.
+    /// Looks until others are let go first, or the clock is looked at; `None`: not known yet.
+    left: Option<u32>,
+    /// How often others have been let go first.
+    turns: u32,
+    /// When the clock was looked at first, and whether others are let go first from then on.
     since: Option<(Instant, bool)>,
 }
 
@@ -262,52 +274,76 @@ impl<'a> Tries<'a> {
     fn of(shared: &'a Shared) -> Tries<'a> {
         Tries {
             shared,
-            left: match shared.crowded {
-                true => YIELDS,
-                false if shared.manners.are_others_in_line() => FEW_SPINS,
-                false => SPINS,
-            },
+            left: None,
+            turns: 0,
             since: None,
         }
     }
 
-    /// Whether to look again, after a moment.
+    /// Whether to look again, after a moment. `beside`: whether somebody who is waited for is on the processor of this number.
     #[inline]
-    fn again(&mut self) -> bool {
-        if self.left == 0 {
-            return self.goes_on();
+    fn again(&mut self, beside: impl FnMut(u64) -> bool) -> bool {
+        match &mut self.left {
+            Some(0) | None => self.goes_on(beside),
+            Some(left) => {
+                *left -= 1;
+                spin_loop();
+                true
+            }
         }
-        self.left -= 1;
-        if self.shared.crowded {
-            std::thread::yield_now();
-        } else {
-            spin_loop();
-        }
-        true
     }
 
-    /// Some looks have found nothing.
+    /// At first, and where some looks have found nothing.
     #[cold]
-    fn goes_on(&mut self) -> bool {
-        if self.shared.crowded {
-            return false;
-        }
+    fn goes_on(&mut self, mut beside: impl FnMut(u64) -> bool) -> bool {
+        let spins = match self.shared.crowded {
+            true => CROWDED_SPINS,
+            false => SPINS,
+        };
         let manners = &self.shared.manners;
+        if self.left.is_none() {
+            self.left = Some(spins);
+            if !processor().is_some_and(&mut beside) {
+                manners.is_apart();
+                return true;
+            }
+            if !self.shared.crowded && manners.steps_aside() {
+                // Awake again, it is given another processor, if there is one to be had.
+                std::thread::sleep(ASIDE);
+                return true;
+            }
+        }
+        if self.shared.crowded {
+            self.turns += 1;
+            std::thread::yield_now();
+            let near = processor().is_some_and(beside);
+            self.left = Some(if near { 0 } else { spins });
+            return self.turns < YIELDS;
+        }
         let now = Instant::now();
         let (since, yields) = self.since.get_or_insert_with(|| (now, manners.may_yield()));
         let waited = since.elapsed();
         if *yields {
             std::thread::yield_now();
             *yields = manners.took(now.elapsed());
+            self.left = Some(0);
         } else if waited >= GREEDY / 2 {
             // Whoever is waited for does not run: perhaps it is in line here. Sooner than it would be called greedy for waiting likewise.
             manners.forgive();
             *yields = true;
         } else {
-            self.left = SPINS;
+            self.left = Some(spins);
         }
         waited < SPELL
     }
+}
+
+/// The processor that this thread is on.
+fn processor() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    return Some(rustix::thread::sched_getcpu() as u64);
+    #[cfg(not(target_os = "linux"))]
+    return None;
 }
 
 impl Known {
