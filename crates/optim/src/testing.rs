@@ -11,7 +11,8 @@ use std::{
 
 /// One of n ranks that share a table of messages. It never waits: to finish before everybody whose value is needed has started is an error.
 ///
-/// Averages are taken in f64 and in rank order: in delta form, x_i + Σ_j W\[i,j\]·(x_j − x_i), where a row sums to one, and else as W\[i,i\]·x_i + Σ_j W\[i,j\]·x_j.
+/// For f32 and f64 its averages have the bits that an engine gives, though it shares no code with one: in f64, term by term in the order in which the round lists its in-neighbours, in delta form, x_i + Σ_j a·(x_j − x_i), where a row sums to one, and else as keep·x_i + Σ_j a·x_j; a sender's own weight b makes of x_j what is on the wire, b·x_j rounded to T.
+/// A mean over everybody is the sum in rank order, divided once: what an engine gives where its plan folds all contributions at once, as it does for short vectors; plans with partial results (for long ones) round elsewhere.
 pub struct DenseMixer<T> {
     rank: usize,
     board: Arc<Mutex<Board<T>>>,
@@ -28,7 +29,27 @@ const KEPT_ROWS: u64 = 1 << 16;
 #[derive(Clone)]
 struct Row {
     keep: Option<f64>,
-    from: Vec<(usize, f64)>,
+    from: Vec<Edge>,
+}
+
+/// A way from a sender, with both ends' weights.
+#[derive(Clone, Copy)]
+struct Edge {
+    sender: usize,
+    /// a: the receiver's.
+    weight: f64,
+    /// b: the sender's.
+    share: f64,
+}
+
+impl Edge {
+    /// What is on the wire for the sender's `x`, widened.
+    fn sent<T: Float>(&self, x: T) -> f64 {
+        match self.share {
+            1.0 => x.to_f64(),
+            share => T::from_f64(share * x.to_f64()).to_f64(),
+        }
+    }
 }
 
 struct Board<T> {
@@ -62,8 +83,12 @@ impl<T: Float> DenseMixer<T> {
             keep: None,
             from: (0..n)
                 .filter(|j| *j != i)
-                .map(|j| (j, weights(t, i, j)))
-                .filter(|(_, w)| *w != 0.0)
+                .map(|sender| Edge {
+                    sender,
+                    weight: weights(t, i, sender),
+                    share: 1.0,
+                })
+                .filter(|edge| edge.weight != 0.0)
                 .collect(),
         })
     }
@@ -101,7 +126,13 @@ impl<T: Float> DenseMixer<T> {
                 from: mine
                     .from
                     .iter()
-                    .filter_map(|&(j, a)| Some((j.idx(), a * sent(j.idx())?)))
+                    .filter_map(|&(j, weight)| {
+                        Some(Edge {
+                            sender: j.idx(),
+                            weight,
+                            share: sent(j.idx())?,
+                        })
+                    })
                     .collect(),
             }
         };
@@ -214,7 +245,12 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
 impl<T: Float> Board<T> {
     /// Who takes something of `sender` in this round, in rank order.
     fn receivers(&self, round: u64, sender: usize) -> impl Iterator<Item = usize> {
-        let takes = move |i: &usize| (self.rows)(round, *i).from.iter().any(|e| e.0 == sender);
+        let takes = move |i: &usize| {
+            (self.rows)(round, *i)
+                .from
+                .iter()
+                .any(|e| e.sender == sender)
+        };
         (0..self.world).filter(takes)
     }
 
@@ -226,8 +262,8 @@ impl<T: Float> Board<T> {
     }
 
     /// What each in-neighbour has for `me`.
-    fn gather(&self, me: usize, posted: &Posted<T>, senders: &[(usize, f64)], to: &mut Vec<T>) {
-        let mut senders: Vec<usize> = senders.iter().map(|e| e.0).collect();
+    fn gather(&self, me: usize, posted: &Posted<T>, edges: &[Edge], to: &mut Vec<T>) {
+        let mut senders: Vec<usize> = edges.iter().map(|e| e.sender).collect();
         senders.sort_unstable();
         for j in senders {
             let (at, of) = self.place(posted.round, j, me);
@@ -246,15 +282,22 @@ impl<T: Float> Board<T> {
         let row = match posted.with {
             With::Everyone => Row {
                 keep: None,
-                from: (0..world).filter(|j| *j != me).map(|j| (j, 1.0)).collect(),
+                from: (0..world)
+                    .filter(|sender| *sender != me)
+                    .map(|sender| Edge {
+                        sender,
+                        weight: 1.0,
+                        share: 1.0,
+                    })
+                    .collect(),
             },
             _ => (self.rows)(posted.round, me),
         };
         let needed = &row.from;
         let absent: Vec<Rank> = needed
             .iter()
-            .filter(|(j, _)| posted.values[*j].is_none())
-            .map(|(j, _)| Rank(*j as u32))
+            .filter(|e| posted.values[e.sender].is_none())
+            .map(|e| Rank(e.sender as u32))
             .collect();
         if !absent.is_empty() {
             let what = format!(
@@ -266,9 +309,9 @@ impl<T: Float> Board<T> {
         let value = |j: usize| posted.values[j].as_deref().unwrap_or(&[]);
         let own = value(me);
         let differs = |j: usize| value(j).len() != own.len() && posted.with != With::EachNeighbour;
-        if let Some((j, _)) = needed.iter().find(|(j, _)| differs(*j)) {
-            let (got, want) = (value(*j).len(), own.len());
-            let what = format!("rank {j} sent {got} elements, wanted {want}");
+        if let Some(Edge { sender, .. }) = needed.iter().find(|e| differs(e.sender)) {
+            let (got, want) = (value(*sender).len(), own.len());
+            let what = format!("rank {sender} sent {got} elements, wanted {want}");
             return Err(Error::invalid(op(), what));
         }
         mean.clear();
@@ -279,15 +322,12 @@ impl<T: Float> Board<T> {
                 T::from_f64(sum / world as f64)
             })),
             With::EachNeighbour => self.gather(me, posted, needed, mean),
-            _ => mean.extend(own.iter().enumerate().map(|(k, x)| {
-                let x = x.to_f64();
-                let mixed = |at: f64| -> f64 {
-                    let from = |(j, w): &(usize, f64)| w * (value(*j)[k].to_f64() - at);
-                    needed.iter().map(from).sum()
-                };
+            _ => mean.extend(own.iter().enumerate().map(|(k, own)| {
+                let sent = |e: &Edge| (e.weight, e.sent(value(e.sender)[k]));
+                let terms = needed.iter().map(sent);
                 T::from_f64(match row.keep {
-                    None => x + mixed(x),
-                    Some(keep) => keep * x + mixed(0.0),
+                    None => in_delta_form(own.to_f64(), terms),
+                    Some(keep) => in_sum_form(std::iter::once((keep, own.to_f64())).chain(terms)),
                 })
             })),
         }
@@ -299,6 +339,22 @@ impl<T: Float> Board<T> {
         }
         Ok(())
     }
+}
+
+/// own + Σ w·(x − own), where terms of weight 0 are not read, and one that equals the own value adds nothing, whatever its weight and sign.
+fn in_delta_form(own: f64, terms: impl Iterator<Item = (f64, f64)>) -> f64 {
+    terms
+        .filter(|(w, x)| *w != 0.0 && *x != own)
+        .fold(own, |sum, (w, x)| sum + w * (x - own))
+}
+
+/// Σ w·x, where terms of weight 0 are not read, and a weight of 1 multiplies nothing.
+fn in_sum_form(terms: impl Iterator<Item = (f64, f64)>) -> f64 {
+    terms
+        .filter(|(w, _)| *w != 0.0)
+        .map(|(w, x)| if w == 1.0 { x } else { w * x })
+        .reduce(|sum, x| sum + x)
+        .unwrap_or(0.0)
 }
 
 /// One step of all `ranks`, driven from one thread: `gradient(rank, x, g)` writes the gradient of `rank` at x into g.
