@@ -253,7 +253,7 @@ pub trait Rule<T: Float>: Send {
     fn period(&self) -> Option<u64> {
         None
     }
-    /// Called between two steps when the topology has changed: what is kept about neighbours is void.
+    /// Called between two steps when the topology has changed, and before a state is loaded: what is kept about neighbours is void. Vectors whose length depends on the neighbours become empty.
     fn rewired(&mut self) {}
     /// Called when a rule meets a topology and a step size.
     ///

@@ -82,6 +82,8 @@ pub struct MixingFacts {
     pub repeats: bool,
     /// Whether its edges, the same in every round and each in both directions, are a tree over all ranks.
     pub tree: bool,
+    /// Whether every round pairs the ranks off: each takes the mean with one other, and at most one is left alone.
+    pub pairs: bool,
     /// How disagreements move: for rules whose recursion is not stable on every topology.
     pub modes: Modes,
 }

@@ -1,10 +1,10 @@
 //! The driver over buckets: a rule's messages leave bucket by bucket, under backward and under forward.
 
-use crate::{Pace, State, StateError};
-use gaggle_core::{
-    At, Cx, Error, Exchange, Float, Local, MixedMean, Mixer, MixingFacts, Place, Rule, Stability,
-    Unstable,
+use crate::{
+    Pace, State, StateError,
+    course::{Course, add},
 };
+use gaggle_core::{At, Error, Float, Mixer, MixingFacts, Rule, Stability, Unstable};
 use std::ops::Range;
 
 /// Runs a rule over a mixer as [`Decentralised`](crate::Decentralised) does, with the same digits, for parameters whose gradients come bucket by bucket.
@@ -35,35 +35,18 @@ use std::ops::Range;
 /// # Ok::<(), gaggle_core::Error>(())
 /// ```
 pub struct Bucketed<T: Float> {
-    rule: Box<dyn Rule<T>>,
-    mixer: Box<dyn Mixer<T>>,
+    /// Its spans are the buckets, or one of everything.
+    course: Course<T>,
     buckets: Vec<Range<usize>>,
-    /// What the rule is given at a time: the buckets, or everything.
-    spans: Vec<Range<usize>>,
     x: Vec<T>,
     g: Vec<T>,
-    pace: Pace,
-    cx: Cx,
     open: bool,
-    exchanges: Vec<Exchange>,
-    in_flight: Vec<Flying>,
     /// Spans that have what is due before the forward pass.
     n_forwarded: usize,
     /// Gradients of this step so far, by bucket.
     n_summed: Vec<u64>,
     /// Gradients that make a step.
     micro_batches: u64,
-    failed: Option<Error>,
-}
-
-/// A message that was started and has not been taken in.
-struct Flying {
-    exchange: Exchange,
-    span: usize,
-    /// The step in which it is due.
-    due: u64,
-    /// Nothing was to be sent: the span has no elements in it.
-    void: bool,
 }
 
 impl<T: Float> Bucketed<T> {
@@ -88,7 +71,7 @@ impl<T: Float> Bucketed<T> {
     /// # Errors
     /// The buckets do not make up `x`.
     pub fn unchecked(
-        mut rule: Box<dyn Rule<T>>,
+        rule: Box<dyn Rule<T>>,
         mixer: Box<dyn Mixer<T>>,
         x: Vec<T>,
         lens: &[usize],
@@ -106,31 +89,15 @@ impl<T: Float> Bucketed<T> {
             let what = format!("buckets have {end} elements, there are {}", x.len());
             return Err(Error::invalid(rule.name().to_owned(), what));
         }
-        let place = Place {
-            rank: mixer.rank(),
-            world: mixer.world(),
-        };
-        rule.init(x.len(), place);
-        let spans = match rule.whole() {
-            true => std::iter::once(0..x.len()).collect(),
-            false => buckets.clone(),
-        };
         Ok(Bucketed {
-            pace: Pace::new(rule.period().unwrap_or(1)),
-            rule,
-            mixer,
-            spans,
+            course: Course::new(rule, mixer, x.len()).in_spans(&buckets),
             g: vec![T::from_f64(0.0); x.len()],
             x,
-            cx: Cx::at(0, 0.0),
             open: false,
-            exchanges: Vec::new(),
-            in_flight: Vec::new(),
             n_forwarded: 0,
             n_summed: vec![0; buckets.len()],
             buckets,
             micro_batches: 1,
-            failed: None,
         })
     }
 
@@ -139,7 +106,7 @@ impl<T: Float> Bucketed<T> {
     /// # Errors
     /// It is not; the text says what works.
     pub fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-        self.rule.check(facts, lr)
+        self.course.rule.check(facts, lr)
     }
 
     /// From the next step on each takes the sum of the gradients of `n` micro-batches (0 counts as 1): `ready` is called as often for every bucket, and messages leave with the last.
@@ -158,13 +125,7 @@ impl<T: Float> Bucketed<T> {
     /// The rule has no local steps, `period` is 0, or a step is under way.
     pub fn set_period(&mut self, period: u64) -> Result<(), Error> {
         self.require_open(false, "set_period")?;
-        if period == 0 || (period > 1 && self.rule.period().is_none()) {
-            return Err(self.mistake(format!(
-                "a period of {period}: this rule has no steps without communication"
-            )));
-        }
-        self.pace.period = period;
-        Ok(())
+        self.course.set_period(period)
     }
 
     /// Begins a step: starts what is sent before the forward pass, in forward order. Does not wait.
@@ -173,18 +134,12 @@ impl<T: Float> Bucketed<T> {
     /// The step before is not finished, or `lr` is no step size: nothing has changed. A peer or the network.
     pub fn begin_step(&mut self, lr: f64) -> Result<(), Error> {
         self.require_open(false, "begin_step")?;
-        if !(lr.is_finite() && lr >= 0.0) {
-            return Err(self.mistake(format!(
-                "step size is {lr}; it must be finite and not negative"
-            )));
-        }
-        self.cx = self.pace.cx(lr);
-        self.list_exchanges()?;
+        self.course.check_lr(lr)?;
+        self.course.begin_step(lr)?;
         self.open = true;
         self.n_forwarded = 0;
         self.n_summed.fill(0);
-        let sent = (0..self.spans.len()).try_for_each(|span| self.emit(At::BeforeForward, span));
-        self.remember(sent)
+        self.each_span(|course, span, x, _| course.emit(At::BeforeForward, span, x, &[]))
     }
 
     /// The parameters of a bucket as forward is to use them; waits for what is due for it and for the buckets before it. Again in the same step it gives the same.
@@ -197,7 +152,7 @@ impl<T: Float> Bucketed<T> {
         if self.n_summed[bucket] >= self.micro_batches {
             return Err(self.mistake(format!("parameters of bucket {bucket} after its gradient")));
         }
-        let last = if self.rule.whole() { 0 } else { bucket };
+        let last = if self.is_whole() { 0 } else { bucket };
         self.forward_to(last + 1)?;
         Ok(&self.x[at])
     }
@@ -226,23 +181,20 @@ impl<T: Float> Bucketed<T> {
         }
         match n {
             0 => self.g[at].copy_from_slice(g),
-            _ => {
-                for (sum, g) in self.g[at].iter_mut().zip(g) {
-                    *sum = T::from_f64(sum.to_f64() + g.to_f64());
-                }
-            }
+            _ => add(&mut self.g[at], g),
         }
         self.n_summed[bucket] += 1;
         if self.n_summed[bucket] < self.micro_batches {
             return Ok(());
         }
-        self.forward_to(self.spans.len())?;
-        let sent = match self.rule.whole() {
-            false => self.emit(At::AfterGradient, bucket),
-            true if self.missing().is_empty() => self.emit(At::AfterGradient, 0),
-            true => Ok(()),
+        self.forward_to(self.course.n_spans())?;
+        let span = match self.is_whole() {
+            false => bucket,
+            true if self.missing().is_empty() => 0,
+            true => return Ok(()),
         };
-        self.remember(sent)
+        let Bucketed { course, x, g, .. } = self;
+        course.emit(At::AfterGradient, span, x, g)
     }
 
     /// Waits for everything that is due in this step, and shows all parameters after it.
@@ -256,29 +208,23 @@ impl<T: Float> Bucketed<T> {
             return Err(self.mistake(format!("gradients of buckets {missing:?} are missing")));
         }
         // Without buckets nobody has been ready.
-        self.forward_to(self.spans.len())?;
-        let done = self.take_in();
-        self.remember(done)?;
-        self.pace.advance();
+        self.forward_to(self.course.n_spans())?;
+        self.each_span(|course, span, x, g| course.absorb(At::AfterGradient, span, x, g))?;
+        if self.course.comes_to(At::AfterMean) {
+            self.each_span(|course, span, x, g| course.emit(At::AfterMean, span, x, g))?;
+            self.each_span(|course, span, x, g| course.absorb(At::AfterMean, span, x, g))?;
+        }
+        self.course.pace.advance();
         self.open = false;
         Ok(&self.x)
     }
 
-    fn take_in(&mut self) -> Result<(), Error> {
-        self.each_span(At::AfterGradient, Self::absorb)?;
-        if self.averages_twice() {
-            self.each_span(At::AfterMean, Self::emit)?;
-            self.each_span(At::AfterMean, Self::absorb)?;
-        }
-        Ok(())
-    }
-
     fn each_span(
         &mut self,
-        at: At,
-        body: fn(&mut Self, At, usize) -> Result<(), Error>,
+        mut body: impl FnMut(&mut Course<T>, usize, &mut [T], &[T]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        (0..self.spans.len()).try_for_each(|span| body(self, at, span))
+        let Bucketed { course, x, g, .. } = self;
+        (0..course.n_spans()).try_for_each(|span| body(course, span, x, g))
     }
 
     /// All parameters: between steps as the last one left them, within a step as far as it is.
@@ -304,12 +250,12 @@ impl<T: Float> Bucketed<T> {
 
     /// Steps, communications, and the local steps since the last one.
     pub fn pace(&self) -> Pace {
-        self.pace
+        self.course.pace
     }
 
     /// The rule.
     pub fn rule(&self) -> &dyn Rule<T> {
-        &*self.rule
+        &*self.course.rule
     }
 
     /// Everything but the parameters, to be written somewhere; [`Decentralised`](crate::Decentralised) can go on with it, and the other way round.
@@ -317,27 +263,24 @@ impl<T: Float> Bucketed<T> {
     /// # Errors
     /// A step is under way, or a message of a rule with late messages: take one more step and try again.
     pub fn save(&mut self) -> Result<State, StateError> {
-        let step = self.pace.step;
-        if self.open {
-            return Err(StateError::MidStep { step });
-        }
-        if let Some(Flying { due, .. }) = self.in_flight.first() {
-            return Err(StateError::InFlight { step, due: *due });
-        }
-        Ok(State::of(&mut *self.rule, self.x.len(), self.pace))
+        self.require_closed()?;
+        self.course.save()
     }
 
     /// Goes on where [`Bucketed::save`] was called, on the same rule with the same settings, from parameters `x`.
     ///
     /// # Errors
-    /// The state is another rule's or of other lengths, or a step is under way; nothing has changed.
+    /// The state is another rule's or of other lengths, `x` has another length, or a step or a message is under way; nothing has changed.
     pub fn load(&mut self, state: &State, x: &[T]) -> Result<(), StateError> {
-        if self.open || !self.in_flight.is_empty() || x.len() != self.x.len() {
-            return Err(StateError::MidStep {
-                step: self.pace.step,
+        self.require_closed()?;
+        if x.len() != self.x.len() {
+            return Err(StateError::Shape {
+                what: "number of parameters given",
+                got: x.len() as u64,
+                want: self.x.len() as u64,
             });
         }
-        self.pace = state.restore(&mut *self.rule, self.x.len())?;
+        self.course.load(state)?;
         self.x.copy_from_slice(x);
         Ok(())
     }
@@ -348,17 +291,28 @@ impl<T: Float> Bucketed<T> {
     }
 
     fn mistake(&self, what: String) -> Error {
-        let who = format!("{} step {}", self.rule.name(), self.pace.step);
-        Error::invalid(who, what)
+        self.course.mistake(what)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.course.rule.whole()
     }
 
     fn require_open(&self, open: bool, call: &str) -> Result<(), Error> {
-        match &self.failed {
-            Some(e) => Err(e.clone()),
-            None if self.open == open => Ok(()),
-            None if open => Err(self.mistake(format!("{call}: no step has begun"))),
-            None => Err(self.mistake(format!("{call} in the middle of a step"))),
+        self.course.require_alive()?;
+        match self.open == open {
+            true => Ok(()),
+            false if open => Err(self.mistake(format!("{call}: no step has begun"))),
+            false => Err(self.mistake(format!("{call} in the middle of a step"))),
         }
+    }
+
+    fn require_closed(&self) -> Result<(), StateError> {
+        if self.open {
+            let step = self.course.pace.step;
+            return Err(StateError::MidStep { step });
+        }
+        Ok(())
     }
 
     fn bucket(&self, bucket: usize) -> Result<Range<usize>, Error> {
@@ -375,116 +329,13 @@ impl<T: Float> Bucketed<T> {
             .collect()
     }
 
-    fn remember(&mut self, result: Result<(), Error>) -> Result<(), Error> {
-        if let Err(e) = &result {
-            self.failed = Some(e.clone());
-        }
-        result
-    }
-
-    fn list_exchanges(&mut self) -> Result<(), Error> {
-        self.exchanges.clear();
-        if self.cx.mixes {
-            self.rule.exchanges(&self.cx, &mut self.exchanges);
-        }
-        let taken = |e: &&Exchange| self.in_flight.iter().any(|f| f.exchange.slot == e.slot);
-        match self.exchanges.iter().find(taken) {
-            None => Ok(()),
-            Some(e) => Err(self.mistake(format!(
-                "the rule lists slot {} while an earlier message of it is under way",
-                e.slot
-            ))),
-        }
-    }
-
-    fn averages_twice(&self) -> bool {
-        let second = |e: &Exchange| e.known == At::AfterMean || e.due == At::AfterMean;
-        let now = |f: &Flying| f.due == self.cx.step && second(&f.exchange);
-        self.exchanges.iter().any(second) || self.in_flight.iter().any(now)
-    }
-
     /// What is due before the forward pass, for the first `n` spans.
     fn forward_to(&mut self, n: usize) -> Result<(), Error> {
-        while self.n_forwarded < n.min(self.spans.len()) {
-            let done = self.absorb(At::BeforeForward, self.n_forwarded);
-            self.remember(done)?;
+        let Bucketed { course, x, .. } = self;
+        while self.n_forwarded < n.min(course.n_spans()) {
+            course.absorb(At::BeforeForward, self.n_forwarded, x, &[])?;
             self.n_forwarded += 1;
         }
-        Ok(())
-    }
-
-    /// The mixer's slot for a message of a span.
-    fn slot(&self, slot: usize, span: usize) -> usize {
-        slot * self.spans.len() + span
-    }
-
-    fn emit(&mut self, at: At, span: usize) -> Result<(), Error> {
-        for i in 0..self.exchanges.len() {
-            let exchange = self.exchanges[i];
-            if exchange.known != at {
-                continue;
-            }
-            let range = exchange.within(self.spans[span].clone());
-            let void = exchange.part.is_some() && range.is_empty() && exchange.extra == 0;
-            if !void {
-                let slot = self.slot(exchange.slot, span);
-                let n = self.mixer.messages(&exchange) * exchange.len(range.len());
-                let out = self.mixer.outbox(slot, n);
-                let g = match at {
-                    At::BeforeForward => &[][..],
-                    _ => &self.g[range.clone()],
-                };
-                let local = Local {
-                    x: &mut self.x[range.clone()],
-                    g,
-                    at: range,
-                };
-                self.rule.emit(&self.cx, exchange.slot, local, out);
-                self.mixer.start(&exchange.slot(slot), self.cx.step)?;
-            }
-            self.in_flight.push(Flying {
-                exchange,
-                span,
-                due: self.cx.step + exchange.late,
-                void,
-            });
-        }
-        Ok(())
-    }
-
-    /// Also when nothing is due: that is how local steps and CTA's second half are taken.
-    fn absorb(&mut self, at: At, span: usize) -> Result<(), Error> {
-        let step = self.cx.step;
-        let due = |f: &&Flying| f.due == step && f.exchange.due == at && f.span == span;
-        let n = self.spans.len();
-        for f in self.in_flight.iter().filter(due).filter(|f| !f.void) {
-            self.mixer.finish(f.exchange.slot * n + span)?;
-        }
-        let range = self.spans[span].clone();
-        let means: Vec<MixedMean<'_, T>> = self
-            .in_flight
-            .iter()
-            .filter(due)
-            .map(|f| MixedMean {
-                slot: f.exchange.slot,
-                at: f.exchange.within(range.clone()),
-                values: match f.void {
-                    true => &[],
-                    false => self.mixer.mean(f.exchange.slot * n + span),
-                },
-            })
-            .collect();
-        let g = match at {
-            At::BeforeForward => &[][..],
-            _ => &self.g[range.clone()],
-        };
-        let local = Local {
-            x: &mut self.x[range.clone()],
-            g,
-            at: range,
-        };
-        self.rule.absorb(&self.cx, at, local, &means);
-        self.in_flight.retain(|f| !due(&f));
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! The driver: the only place in training that waits.
 
-use crate::{Pace, State, StateError};
-use gaggle_core::{
-    At, Cx, Error, Exchange, Float, Local, MixedMean, Mixer, MixingFacts, Place, Rule, Stability,
-    Unstable,
+use crate::{
+    Pace, State, StateError,
+    course::{Course, add},
 };
+use gaggle_core::{At, Error, Float, Mixer, MixingFacts, Rule, Stability, Unstable};
 
 /// Runs a rule over a mixer: starts each exchange when its message is known, waits for it when its mean is due.
 ///
@@ -32,22 +32,14 @@ use gaggle_core::{
 /// # Ok::<(), gaggle_core::Error>(())
 /// ```
 pub struct Decentralised<T: Float> {
-    rule: Box<dyn Rule<T>>,
-    mixer: Box<dyn Mixer<T>>,
+    course: Course<T>,
     n: usize,
-    pace: Pace,
-    cx: Cx,
     stage: Stage,
-    /// This step's exchanges, as the rule listed them at its start.
-    exchanges: Vec<Exchange>,
-    /// What was started and has not been taken in, with the step in which it is due.
-    in_flight: Vec<(Exchange, u64)>,
     /// Gradients of the step's earlier micro-batches; empty when there are none.
     sum: Vec<T>,
     n_summed: u64,
     /// Micro-batches per step, where they are to be counted.
     expected: Option<u64>,
-    failed: Option<Error>,
 }
 
 /// How far the step at hand has come.
@@ -63,30 +55,16 @@ enum Stage {
     Averaged,
 }
 
-/// As many means are gathered without an allocation.
-const FEW: usize = 4;
-
 impl<T: Float> Decentralised<T> {
     /// Starts `rule` on `n` parameters, at step 0, whether or not it is stable with the mixer's topology: for those who know, and for those who call [`Decentralised::check`] themselves.
-    pub fn unchecked(mut rule: Box<dyn Rule<T>>, mixer: Box<dyn Mixer<T>>, n: usize) -> Self {
-        let place = Place {
-            rank: mixer.rank(),
-            world: mixer.world(),
-        };
-        rule.init(n, place);
+    pub fn unchecked(rule: Box<dyn Rule<T>>, mixer: Box<dyn Mixer<T>>, n: usize) -> Self {
         Decentralised {
-            pace: Pace::new(rule.period().unwrap_or(1)),
-            rule,
-            mixer,
+            course: Course::new(rule, mixer, n),
             n,
-            cx: Cx::at(0, 0.0),
             stage: Stage::New,
-            exchanges: Vec::new(),
-            in_flight: Vec::new(),
             sum: Vec::new(),
             n_summed: 0,
             expected: None,
-            failed: None,
         }
     }
 
@@ -110,7 +88,7 @@ impl<T: Float> Decentralised<T> {
     /// # Errors
     /// It is not; the text says what works.
     pub fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-        self.rule.check(facts, lr)
+        self.course.rule.check(facts, lr)
     }
 
     /// From the next step on every `period`-th step communicates, counted from the last that did. Every rank must do the same.
@@ -119,13 +97,7 @@ impl<T: Float> Decentralised<T> {
     /// The rule has no local steps, `period` is 0, or a step is under way.
     pub fn set_period(&mut self, period: u64) -> Result<(), Error> {
         self.require_between_steps("set_period")?;
-        if period == 0 || (period > 1 && self.rule.period().is_none()) {
-            return Err(self.mistake(format!(
-                "a period of {period}: this rule has no steps without communication"
-            )));
-        }
-        self.pace.period = period;
-        Ok(())
+        self.course.set_period(period)
     }
 
     /// From now on each step takes the gradients of `n` micro-batches, n − 1 of them through [`Decentralised::accumulate`]; more or fewer are an error. 0 takes the limit away.
@@ -148,16 +120,21 @@ impl<T: Float> Decentralised<T> {
     pub fn replace_mixer(&mut self, mixer: Box<dyn Mixer<T>>) -> Result<Box<dyn Mixer<T>>, Error> {
         self.require_between_steps("replace_mixer")?;
         self.require_nothing_in_flight("replace_mixer")?;
-        if (mixer.world(), mixer.rank()) != (self.mixer.world(), self.mixer.rank()) {
-            let (got, want) = (mixer.world(), self.mixer.world());
-            return Err(self.mistake(format!(
-                "replace_mixer by one of {got} ranks on rank {}, wanted {want} ranks on rank {}",
+        let Course {
+            rule, mixer: old, ..
+        } = &mut self.course;
+        if (mixer.world(), mixer.rank()) != (old.world(), old.rank()) {
+            let what = format!(
+                "replace_mixer by one of {} ranks on rank {}, wanted {} ranks on rank {}",
+                mixer.world(),
                 mixer.rank(),
-                self.mixer.rank()
-            )));
+                old.world(),
+                old.rank()
+            );
+            return Err(self.mistake(what));
         }
-        self.rule.rewired();
-        Ok(std::mem::replace(&mut self.mixer, mixer))
+        rule.rewired();
+        Ok(std::mem::replace(old, mixer))
     }
 
     /// What is due before the forward pass. Again in the same step (a second micro-batch) it does nothing.
@@ -165,7 +142,7 @@ impl<T: Float> Decentralised<T> {
     /// # Errors
     /// A wrong length or step size: nothing has changed. A peer or the network: see above.
     pub fn before_forward(&mut self, lr: f64, x: &mut [T]) -> Result<(), Error> {
-        if self.stage == Stage::Ready && self.failed.is_none() {
+        if self.stage == Stage::Ready {
             return self.check_values(lr, x, None);
         }
         self.begin(At::BeforeForward, lr, x, &[])?;
@@ -177,9 +154,7 @@ impl<T: Float> Decentralised<T> {
     /// # Errors
     /// A wrong length: nothing has changed.
     pub fn accumulate(&mut self, g: &[T]) -> Result<(), Error> {
-        if let Some(e) = &self.failed {
-            return Err(e.clone());
-        }
+        self.course.require_alive()?;
         self.check_len("gradient", g.len())?;
         if let Stage::Begun(at) = self.stage {
             return Err(self.mistake(format!("accumulate between begin and end of {at:?}")));
@@ -193,7 +168,7 @@ impl<T: Float> Decentralised<T> {
                 self.n_summed + 1
             )));
         }
-        self.add(g);
+        self.sum_up(g);
         Ok(())
     }
 
@@ -222,21 +197,25 @@ impl<T: Float> Decentralised<T> {
             self.check_micro_batches()?;
         }
         if self.stage == Stage::New {
-            self.cx = self.pace.cx(lr);
-            self.list_exchanges()?;
+            self.course.begin_step(lr)?;
             if at == At::AfterGradient {
-                self.require_nothing_before()?;
-                self.absorb(At::BeforeForward, x, &[])?;
+                if self.course.comes_to(At::BeforeForward) {
+                    return Err(self.mistake(
+                        "before_forward was not called, and this rule averages parameters there"
+                            .into(),
+                    ));
+                }
+                self.course.absorb(At::BeforeForward, 0, x, &[])?;
                 self.stage = Stage::Ready;
             }
         }
-        self.cx.lr = lr;
+        self.course.cx.lr = lr;
         if at == At::AfterGradient && self.n_summed > 0 {
-            self.add(g);
+            self.sum_up(g);
         }
         self.stage = Stage::Begun(at);
-        let result = self.emit(at, x, g);
-        self.remember(result)
+        let g = pick(at, self.n_summed > 0, &self.sum, g);
+        self.course.emit(at, 0, x, g)
     }
 
     /// The second half: waits for what is due and updates `x`. `x` and `g` are those of `begin`.
@@ -244,18 +223,20 @@ impl<T: Float> Decentralised<T> {
     /// # Errors
     /// `begin` is missing or a length is wrong: nothing has changed. A peer or the network: see above.
     pub fn end(&mut self, at: At, x: &mut [T], g: &[T]) -> Result<(), Error> {
-        self.check_values(self.cx.lr, x, (at != At::BeforeForward).then_some(g))?;
+        self.check_values(self.course.cx.lr, x, (at != At::BeforeForward).then_some(g))?;
         if self.stage != Stage::Begun(at) {
             return Err(self.mistake(format!("end of {at:?} without its begin")));
         }
-        let result = self.absorb(at, x, g);
-        self.remember(result)?;
+        let g = pick(at, self.n_summed > 0, &self.sum, g);
+        self.course.absorb(at, 0, x, g)?;
         match at {
             At::BeforeForward => self.stage = Stage::Ready,
-            At::AfterGradient if self.averages_twice() => self.stage = Stage::Averaged,
+            At::AfterGradient if self.course.comes_to(At::AfterMean) => {
+                self.stage = Stage::Averaged
+            }
             At::AfterGradient | At::AfterMean => {
                 self.stage = Stage::New;
-                self.pace.advance();
+                self.course.pace.advance();
                 self.n_summed = 0;
             }
         }
@@ -269,22 +250,29 @@ impl<T: Float> Decentralised<T> {
 
     /// Steps done.
     pub fn steps(&self) -> u64 {
-        self.pace.step
+        self.course.pace.step
     }
 
     /// Steps, communications, and the local steps since the last one.
     pub fn pace(&self) -> Pace {
-        self.pace
+        self.course.pace
     }
 
     /// Goes on at step `step`, after parameters and state were loaded by the caller's own means; the step before it is taken to have communicated. Every rank must do the same, between two steps.
     ///
     /// # Errors
-    /// A step is under way.
+    /// A step is under way, a message is, or `step` is beyond [`Pace::MOST_STEPS`].
     pub fn resume_at(&mut self, step: u64) -> Result<(), Error> {
         self.require_between_steps("resume_at")?;
-        let period = self.pace.period;
-        self.pace = Pace {
+        self.require_nothing_in_flight("resume_at")?;
+        if step > Pace::MOST_STEPS {
+            return Err(self.mistake(format!(
+                "resume_at({step}), wanted a step up to {}",
+                Pace::MOST_STEPS
+            )));
+        }
+        let period = self.course.pace.period;
+        self.course.pace = Pace {
             step,
             round: step / period,
             since: 0,
@@ -298,74 +286,64 @@ impl<T: Float> Decentralised<T> {
     /// # Errors
     /// A step is under way, or a message of a rule with late messages: take one more step and try again.
     pub fn save(&mut self) -> Result<State, StateError> {
-        if self.is_open() || self.n_summed > 0 {
-            return Err(StateError::MidStep {
-                step: self.pace.step,
-            });
-        }
-        if let Some((_, due)) = self.in_flight.first() {
-            return Err(StateError::InFlight {
-                step: self.pace.step,
-                due: *due,
-            });
-        }
-        Ok(State::of(&mut *self.rule, self.n, self.pace))
+        self.require_whole_step()?;
+        self.course.save()
     }
 
     /// Goes on where [`Decentralised::save`] was called, on the same rule with the same settings and parameters loaded by the caller: bit for bit as if nothing had happened.
     ///
     /// # Errors
-    /// The state is another rule's or of other lengths, or a step is under way; nothing has changed.
+    /// The state is another rule's or of other lengths, or a step or a message is under way; nothing has changed.
     pub fn load(&mut self, state: &State) -> Result<(), StateError> {
-        if self.is_open() || self.n_summed > 0 || !self.in_flight.is_empty() {
-            return Err(StateError::MidStep {
-                step: self.pace.step,
-            });
-        }
-        self.pace = state.restore(&mut *self.rule, self.n)?;
-        Ok(())
+        self.require_whole_step()?;
+        self.course.load(state)
     }
 
     /// Shows every vector of the rule's state by name, for saving and loading. Lengths stay as they are.
     pub fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
-        self.rule.state(visit);
+        self.course.rule.state(visit);
     }
 
     /// The rule.
     pub fn rule(&self) -> &dyn Rule<T> {
-        &*self.rule
+        &*self.course.rule
     }
 
     /// The mixer.
     pub fn mixer(&self) -> &dyn Mixer<T> {
-        &*self.mixer
+        &*self.course.mixer
     }
 
     /// Gives rule and mixer back.
     pub fn into_parts(self) -> (Box<dyn Rule<T>>, Box<dyn Mixer<T>>) {
-        (self.rule, self.mixer)
+        (self.course.rule, self.course.mixer)
     }
 
     fn mistake(&self, what: String) -> Error {
-        Error::invalid(
-            format!("{} step {}", self.rule.name(), self.pace.step),
-            what,
-        )
+        self.course.mistake(what)
     }
 
     fn require_between_steps(&self, call: &str) -> Result<(), Error> {
-        match &self.failed {
-            Some(e) => Err(e.clone()),
-            None if self.is_open() => Err(self.mistake(format!("{call} in the middle of a step"))),
-            None => Ok(()),
+        self.course.require_alive()?;
+        if self.is_open() {
+            return Err(self.mistake(format!("{call} in the middle of a step")));
         }
+        Ok(())
+    }
+
+    /// Neither within a step nor between its micro-batches.
+    fn require_whole_step(&self) -> Result<(), StateError> {
+        if self.is_open() || self.n_summed > 0 {
+            return Err(StateError::MidStep { step: self.steps() });
+        }
+        Ok(())
     }
 
     fn require_nothing_in_flight(&self, call: &str) -> Result<(), Error> {
-        match self.in_flight.first() {
-            Some((e, due)) => Err(self.mistake(format!(
-                "{call} while the message of slot {} is under way until step {due}",
-                e.slot
+        match self.course.first_in_flight() {
+            Some(f) => Err(self.mistake(format!(
+                "{call} while the message of slot {} is under way until step {}",
+                f.exchange.slot, f.due
             ))),
             None => Ok(()),
         }
@@ -382,27 +360,6 @@ impl<T: Float> Decentralised<T> {
         }
     }
 
-    fn list_exchanges(&mut self) -> Result<(), Error> {
-        self.exchanges.clear();
-        if self.cx.mixes {
-            self.rule.exchanges(&self.cx, &mut self.exchanges);
-        }
-        let taken = |e: &&Exchange| self.in_flight.iter().any(|(f, _)| f.slot == e.slot);
-        if let Some(e) = self.exchanges.iter().find(taken) {
-            let slot = e.slot;
-            return Err(self.mistake(format!(
-                "the rule lists slot {slot} while an earlier message of it is under way"
-            )));
-        }
-        Ok(())
-    }
-
-    fn averages_twice(&self) -> bool {
-        let second = |e: &Exchange| e.known == At::AfterMean || e.due == At::AfterMean;
-        let now = |(e, due): &(Exchange, u64)| *due == self.cx.step && second(e);
-        self.exchanges.iter().any(second) || self.in_flight.iter().any(now)
-    }
-
     fn check_len(&self, what: &str, got: usize) -> Result<(), Error> {
         if got == self.n {
             return Ok(());
@@ -412,19 +369,12 @@ impl<T: Float> Decentralised<T> {
     }
 
     fn check_values(&self, lr: f64, x: &[T], g: Option<&[T]>) -> Result<(), Error> {
-        if let Some(e) = &self.failed {
-            return Err(e.clone());
-        }
+        self.course.require_alive()?;
         self.check_len("x", x.len())?;
         if let Some(g) = g {
             self.check_len("gradient", g.len())?;
         }
-        if !(lr.is_finite() && lr >= 0.0) {
-            return Err(self.mistake(format!(
-                "step size is {lr}; it must be finite and not negative"
-            )));
-        }
-        Ok(())
+        self.course.check_lr(lr)
     }
 
     fn check_stage(&self, at: At) -> Result<(), Error> {
@@ -446,88 +396,14 @@ impl<T: Float> Decentralised<T> {
         }
     }
 
-    fn require_nothing_before(&self) -> Result<(), Error> {
-        let early = |e: &Exchange| e.known == At::BeforeForward || e.due == At::BeforeForward;
-        let late = |(e, due): &(Exchange, u64)| *due == self.cx.step && early(e);
-        if self.exchanges.iter().any(early) || self.in_flight.iter().any(late) {
-            return Err(self.mistake(
-                "before_forward was not called, and this rule averages parameters there".into(),
-            ));
-        }
-        Ok(())
-    }
-
-    fn remember(&mut self, result: Result<(), Error>) -> Result<(), Error> {
-        if let Err(e) = &result {
-            self.failed = Some(e.clone());
-        }
-        result
-    }
-
-    fn add(&mut self, g: &[T]) {
+    fn sum_up(&mut self, g: &[T]) {
         if self.n_summed == 0 {
             self.sum.clear();
             self.sum.extend_from_slice(g);
         } else {
-            for (sum, g) in self.sum.iter_mut().zip(g) {
-                *sum = T::from_f64(sum.to_f64() + g.to_f64());
-            }
+            add(&mut self.sum, g);
         }
         self.n_summed += 1;
-    }
-
-    fn emit(&mut self, at: At, x: &mut [T], g: &[T]) -> Result<(), Error> {
-        let g = pick(at, self.n_summed > 0, &self.sum, g);
-        for e in self.exchanges.iter().filter(|e| e.known == at) {
-            let span = e.within(0..self.n);
-            let messages = self.mixer.messages(e);
-            let out = self.mixer.outbox(e.slot, messages * e.len(span.len()));
-            let local = Local {
-                x: &mut x[span.clone()],
-                g: g.get(span.clone()).unwrap_or(&[]),
-                at: span,
-            };
-            self.rule.emit(&self.cx, e.slot, local, out);
-            self.mixer.start(e, self.cx.step)?;
-            let due = self.cx.step.saturating_add(e.late);
-            self.in_flight.push((*e, due));
-        }
-        Ok(())
-    }
-
-    /// Also when nothing is due: that is how local steps and CTA's second half are taken.
-    fn absorb(&mut self, at: At, x: &mut [T], g: &[T]) -> Result<(), Error> {
-        let step = self.cx.step;
-        let due = |(e, due): &&(Exchange, u64)| *due == step && e.due == at;
-        let mut n_due = 0;
-        for (e, _) in self.in_flight.iter().filter(due) {
-            self.mixer.finish(e.slot)?;
-            n_due += 1;
-        }
-        let (mut few, mut many) = ([const { nothing::<T>() }; FEW], Vec::new());
-        let means = match few.get_mut(..n_due) {
-            Some(means) => means,
-            None => {
-                many.resize_with(n_due, nothing);
-                &mut many[..]
-            }
-        };
-        for (mean, (e, _)) in means.iter_mut().zip(self.in_flight.iter().filter(due)) {
-            *mean = MixedMean {
-                slot: e.slot,
-                at: e.within(0..self.n),
-                values: self.mixer.mean(e.slot),
-            };
-        }
-        let g = pick(at, self.n_summed > 0, &self.sum, g);
-        let local = Local {
-            at: 0..self.n,
-            x,
-            g,
-        };
-        self.rule.absorb(&self.cx, at, local, means);
-        self.in_flight.retain(|flying| !due(&flying));
-        Ok(())
     }
 }
 
@@ -537,14 +413,5 @@ fn pick<'a, T>(at: At, has_sum: bool, sum: &'a [T], g: &'a [T]) -> &'a [T] {
         (At::BeforeForward, _) => &[],
         (_, true) => sum,
         (_, false) => g,
-    }
-}
-
-/// A place for a mean.
-const fn nothing<'a, T>() -> MixedMean<'a, T> {
-    MixedMean {
-        slot: 0,
-        at: 0..0,
-        values: &[],
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     error::{ConfigError, at_least_one, carries},
-    stability::check_lr,
+    stability::{check_lr, check_sums},
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability,
@@ -71,8 +71,12 @@ impl<T: Float> Rule<T> for GossipPga<T> {
             _ => {}
         }
     }
-    /// The global averages keep the ranks together on any weights.
-    fn check(&self, _facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+    /// The global averages keep the ranks together on any weights that keep the average.
+    fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+        // With h = 1 neighbours are never asked.
+        if self.h > 1 {
+            check_sums(facts)?;
+        }
         check_lr(lr)
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {

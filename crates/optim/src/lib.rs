@@ -65,6 +65,7 @@ mod choco;
 mod clip;
 mod compress;
 mod config;
+mod course;
 mod d2;
 mod dadam;
 mod damsgrad;

@@ -42,7 +42,7 @@ impl Default for NoLoCoConfig {
 ///
 /// W is the topology's round of this communication: `random-matching` for the paper's random pairs, `one-peer-hypercube` for pairs in turn, `fully-connected` for DiLoCo with heavy ball (where α is its momentum and β its step).
 /// One message of 2n elements to each neighbour per H steps; state φ and δ, 2n elements, and the inner rule's.
-/// Source: Kolehmainen et al. 2025, "NoLoCo", as in the released code; γ above a limit that depends on α diverges (with the default γ = 0.7, α = 0.9 does), which [`Rule::check`] computes.
+/// Source: Kolehmainen et al. 2025, "NoLoCo", as in the released code; γ above a limit that depends on α diverges (with the default γ = 0.7, α = 0.9 does), which [`Rule::check`] computes: in the mean square where other pairs meet in every round, from the spectrum where rounds repeat; of other topologies that never repeat it says what their first rounds tell.
 pub struct NoLoCo<T> {
     config: NoLoCoConfig,
     local: Box<dyn LocalRule<T>>,
@@ -119,7 +119,7 @@ impl<T: Float> Rule<T> for NoLoCo<T> {
         check_mixing(facts)?;
         let NoLoCoConfig { alpha, gamma, .. } = self.config;
         let instead = "a smaller gamma or alpha (alpha 0.5 with gamma 0.7 is stable), or diloco";
-        if !facts.repeats {
+        if !facts.repeats && facts.pairs {
             let growth = mean_square_of_pairs(alpha, gamma, facts.world);
             if growth >= 1.0 {
                 return unstable(

@@ -32,6 +32,9 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// As far as a run can be told to be: beyond all that can be done, and such that sums of steps, rounds and delays do not overflow.
+    pub const MOST_STEPS: u64 = 1 << 62;
+
     /// At the start. A period of 0 counts as 1.
     pub fn new(period: u64) -> Pace {
         Pace {

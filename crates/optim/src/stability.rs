@@ -26,8 +26,8 @@ pub(crate) fn check_lr(lr: f64) -> Result<Stability, Unstable> {
     )
 }
 
-/// What every rule needs that averages parameters over neighbours.
-pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<(), Unstable> {
+/// What averages need that keep what the ranks have in common.
+pub(crate) fn check_sums(facts: &MixingFacts) -> Result<(), Unstable> {
     if !facts.row_stochastic {
         return unstable(
             "the weights that some rank receives with do not sum to 1, so equal parameters would change",
@@ -40,6 +40,12 @@ pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<(), Unstable> {
             "use doubly stochastic weights, as ring, static-exp and one-peer-exp have, or push weights with sgp",
         );
     }
+    Ok(())
+}
+
+/// What every rule needs that averages parameters over neighbours.
+pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<(), Unstable> {
+    check_sums(facts)?;
     if !facts.connected {
         return unstable(
             format!(
@@ -146,6 +152,7 @@ mod tests {
             lambda_min: Some(-1.0 / 3.0),
             repeats: true,
             tree: false,
+            pairs: false,
             modes: Modes::Between(-1.0 / 3.0, 0.804_738),
         }
     }

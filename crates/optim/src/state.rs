@@ -1,18 +1,25 @@
 //! Everything but the parameters, to be written down and read again bit for bit.
 
 use crate::Pace;
-use gaggle_core::{Float, Rule};
+use gaggle_core::{
+    Float, Rule,
+    raw::{bytes_of, bytes_of_mut},
+};
 
 /// The rule's vectors by name, and where the run is.
 ///
+/// Elements are kept bit for bit, NaNs too.
+///
 /// [`State::to_bytes`] and [`State::from_bytes`] carry it through a file; the layout is little-endian, begins with a mark and a version, and ends with a sum of all bytes.
+/// It is our own because none of the common ones says when it is damaged, or keeps vectors in their order and with names that may come twice, as rules within rules have them; who wants another one visits the vectors ([`Decentralised::state`](crate::Decentralised::state)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     rule: String,
     dtype: u8,
     n: u64,
     pace: Pace,
-    vectors: Vec<(String, Vec<u64>)>,
+    /// The elements' bytes, little-endian.
+    vectors: Vec<(String, Vec<u8>)>,
 }
 
 /// What is wrong with a state, or with the moment of saving it.
@@ -51,6 +58,14 @@ pub enum StateError {
         /// In the rule.
         want: u64,
     },
+    /// It is further than a run can be told to be ([`Pace::MOST_STEPS`]). Nothing has changed.
+    #[error("{what} is {got}, wanted at most {}", Pace::MOST_STEPS)]
+    TooFar {
+        /// What is counted.
+        what: &'static str,
+        /// In the state.
+        got: u64,
+    },
     /// A vector has another name or length. Nothing has changed.
     #[error("vector {index} is {got_name:?} with {got} elements, wanted {want_name:?} with {want}")]
     Vector {
@@ -76,15 +91,16 @@ pub enum StateError {
 }
 
 /// `gaggle` and the version of the layout.
-const MARK: [u8; 8] = *b"gaggle\x00\x01";
+const MARK: [u8; 8] = *b"gaggle\x00\x02";
 
 impl State {
     /// Copies the state of a rule on `n` parameters.
     pub fn of<T: Float>(rule: &mut dyn Rule<T>, n: usize, pace: Pace) -> State {
         let mut vectors = Vec::new();
         rule.state(&mut |name, v| {
-            let bits = v.iter().map(|x| x.to_f64().to_bits()).collect();
-            vectors.push((name.to_owned(), bits));
+            let mut bytes = bytes_of(&v[..]).to_vec();
+            little_endian(&mut bytes, size_of::<T>());
+            vectors.push((name.to_owned(), bytes));
         });
         State {
             rule: rule.name().to_owned(),
@@ -97,20 +113,40 @@ impl State {
 
     /// Writes it into a rule on `n` parameters that has been through `init`; where the run is comes back.
     ///
-    /// Vectors that a rule makes only when it meets its neighbours take the state's length.
+    /// Vectors that a rule makes only when it meets its neighbours, as [`Rule::rewired`] leaves them, take the state's length.
     ///
     /// # Errors
     /// Another rule's, or of other lengths; the rule is as before.
     pub fn restore<T: Float>(&self, rule: &mut dyn Rule<T>, n: usize) -> Result<Pace, StateError> {
-        self.check(rule, n)?;
+        let Pace {
+            step, round, since, ..
+        } = self.pace;
+        for (what, got) in [("step", step), ("round", round), ("local step", since)] {
+            if got > Pace::MOST_STEPS {
+                return Err(StateError::TooFar { what, got });
+            }
+        }
+        // This rule may have met its neighbours and the saved one not yet, or the other way round.
+        let before = State::of(rule, n, self.pace);
+        rule.rewired();
+        let fits = self.check(rule, n);
+        match &fits {
+            Ok(()) => self.write(rule),
+            Err(_) => before.write(rule),
+        }
+        fits.map(|()| self.pace)
+    }
+
+    fn write<T: Float>(&self, rule: &mut dyn Rule<T>) {
         let mut saved = self.vectors.iter();
         rule.state(&mut |_, v| {
-            if let Some((_, bits)) = saved.next() {
-                v.clear();
-                v.extend(bits.iter().map(|b| T::from_f64(f64::from_bits(*b))));
+            if let Some((_, bytes)) = saved.next() {
+                v.resize(bytes.len() / size_of::<T>(), T::from_f64(0.0));
+                let to = bytes_of_mut(&mut v[..]);
+                to.copy_from_slice(&bytes[..to.len()]);
+                little_endian(to, size_of::<T>());
             }
         });
-        Ok(self.pace)
     }
 
     fn check<T: Float>(&self, rule: &mut dyn Rule<T>, n: usize) -> Result<(), StateError> {
@@ -130,7 +166,7 @@ impl State {
         let (mut index, mut wrong) = (0, None);
         rule.state(&mut |name, v| {
             let (got_name, got) = match self.vectors.get(index) {
-                Some((name, bits)) => (name.clone(), bits.len()),
+                Some((name, bytes)) => (name.clone(), bytes.len() / size_of::<T>()),
                 None => (String::new(), 0),
             };
             let fits = got_name == name && (got == v.len() || v.is_empty());
@@ -178,10 +214,10 @@ impl State {
         ] {
             word(&mut out, v);
         }
-        for (name, bits) in &self.vectors {
+        for (name, bytes) in &self.vectors {
             text(&mut out, name);
-            word(&mut out, bits.len() as u64);
-            bits.iter().for_each(|b| word(&mut out, *b));
+            word(&mut out, bytes.len() as u64);
+            out.extend_from_slice(bytes);
         }
         let sum = checksum(&out);
         word(&mut out, sum);
@@ -223,13 +259,7 @@ impl State {
         };
         let mut vectors = Vec::new();
         for _ in 0..r.word()? {
-            let name = r.text()?;
-            let len = r.word()?;
-            let mut bits = Vec::new();
-            for _ in 0..len {
-                bits.push(r.word()?);
-            }
-            vectors.push((name, bits));
+            vectors.push((r.text()?, r.bytes()?.to_vec()));
         }
         if r.at != body.len() {
             return wrong(r.at, "more than a state");
@@ -265,15 +295,25 @@ impl Reader<'_> {
         word.copy_from_slice(self.take(8)?);
         Ok(u64::from_le_bytes(word))
     }
+    /// As many as the word before them says.
+    fn bytes(&mut self) -> Result<&[u8], StateError> {
+        let len = self.word()?;
+        self.take(usize::try_from(len).unwrap_or(usize::MAX))
+    }
     fn text(&mut self) -> Result<String, StateError> {
         let at = self.at;
-        let len = self.word()?;
-        let bytes = self.take(usize::try_from(len).unwrap_or(usize::MAX))?;
-        let text = std::str::from_utf8(bytes);
+        let text = std::str::from_utf8(self.bytes()?);
         text.map(str::to_owned).map_err(|_| StateError::Bytes {
             at,
             what: "a name is no text",
         })
+    }
+}
+
+/// Between this machine's order of an element's bytes and the file's, both ways.
+fn little_endian(bytes: &mut [u8], size: usize) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
 }
 

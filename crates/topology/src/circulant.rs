@@ -75,6 +75,16 @@ impl Circulant {
             .all(|&(d, w)| (by_distance[(self.n - d) % self.n] - w).abs() <= tolerance)
     }
 
+    /// Whether each rank takes the mean with the one on the other side; who is the only one is alone.
+    pub(crate) fn is_pairing(&self, tolerance: f64) -> bool {
+        let half = |w: f64| (w - 0.5).abs() <= tolerance;
+        match self.taps[..] {
+            [] => self.n <= 1,
+            [(d, w)] => 2 * d == self.n && half(w) && half(self.keep),
+            _ => false,
+        }
+    }
+
     /// Distances that carry something.
     pub(crate) fn distances(&self) -> impl Iterator<Item = usize> + '_ {
         self.taps.iter().filter(|(_, w)| *w > 0.0).map(|(d, _)| *d)

@@ -75,6 +75,7 @@ impl Rounds {
                     lambda_min,
                     repeats: true,
                     tree: *n <= 2 && rounds.len() == 1,
+                    pairs: rounds.iter().all(|r| r.is_pairing(TOLERANCE)),
                     modes: circulant_modes(rounds, waves),
                 }
             }
@@ -100,6 +101,7 @@ impl Rounds {
                     repeats: true,
                     tree: matches!(&mixings[..], [only] if symmetric && only.n_edges() + 2 == 2 * n)
                         && unreached(mixings).is_none(),
+                    pairs: mixings.iter().all(|m| m.is_pairing(TOLERANCE)),
                     modes,
                 }
             }

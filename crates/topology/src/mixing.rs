@@ -89,6 +89,22 @@ impl Sparse {
         sums
     }
 
+    /// Whether each rank takes the mean with one other, but for at most one, which is alone.
+    pub fn is_pairing(&self, tolerance: f64) -> bool {
+        let is = |w: f64, want: f64| (w - want).abs() <= tolerance;
+        let mut n_alone = 0;
+        let mut rows = self.keep.iter().zip(&self.rows);
+        rows.all(|(keep, row)| match row[..] {
+            [] => {
+                n_alone += 1;
+                is(*keep, 1.0)
+            }
+            [(_, w)] => is(w, 0.5) && is(*keep, 0.5),
+            _ => false,
+        }) && n_alone <= 1
+            && self.is_symmetric(tolerance)
+    }
+
     pub fn is_symmetric(&self, tolerance: f64) -> bool {
         let back = |i: usize, j: usize| {
             let at = self.rows[j].binary_search_by_key(&i, |e| e.0);

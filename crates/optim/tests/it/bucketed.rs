@@ -4,7 +4,7 @@
 
 use gaggle_core::{At, Cx, Error, Exchange, Local, MixedMean, Mixer, Place, Rank, Rule};
 use gaggle_optim::{
-    Bucketed, CATALOGUE, Decentralised, RuleConfig, rule_by_name, testing::DenseMixer,
+    Bucketed, CATALOGUE, Decentralised, RuleConfig, StateError, rule_by_name, testing::DenseMixer,
 };
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +59,7 @@ struct Between {
     known: At,
     due: At,
     whole: bool,
+    late: u64,
 }
 
 impl Rule<f64> for Between {
@@ -67,7 +68,11 @@ impl Rule<f64> for Between {
     }
     fn init(&mut self, _n: usize, _place: Place) {}
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        list.push(Exchange::neighbours(cx).between(self.known, self.due));
+        let e = Exchange::neighbours(cx).between(self.known, self.due);
+        // Once: what is under way is not sent again.
+        if self.late == 0 || cx.step == 1 {
+            list.push(e.late(self.late));
+        }
     }
     fn emit(&mut self, _cx: &Cx, _slot: usize, local: Local<'_, f64>, out: &mut [f64]) {
         out.copy_from_slice(local.x);
@@ -102,7 +107,13 @@ fn diary(rule: Between, fails: bool) -> (Bucketed<f64>, Arc<Mutex<Vec<String>>>)
 
 /// What one step asks of the mixer, with notes of what the caller did in between.
 fn story(known: At, due: At, whole: bool) -> Vec<String> {
-    let (mut driver, book) = diary(Between { known, due, whole }, false);
+    let rule = Between {
+        known,
+        due,
+        whole,
+        late: 0,
+    };
+    let (mut driver, book) = diary(rule, false);
     let note = |line: &str| book.lock().unwrap().push(line.to_owned());
     driver.begin_step(0.5).unwrap();
     for (b, len) in LENS.iter().enumerate() {
@@ -200,6 +211,7 @@ fn mistakes_are_named_and_change_nothing() {
         known: At::AfterGradient,
         due: At::AfterGradient,
         whole: false,
+        late: 0,
     };
     let lens = [2, 1];
     let mixer = || DenseMixer::<f64>::world(1, |_, _, _| 1.0).remove(0);
@@ -304,10 +316,33 @@ fn either_driver_goes_on_where_the_other_stopped() {
     }
     let mut again = Bucketed::unchecked(rule(), alone(), vec![0.0; 3], &[2, 1]).unwrap();
     let state = whole.save().unwrap();
-    assert!(again.load(&state, &x[1..]).is_err());
+    let e = again.load(&state, &x[1..]).unwrap_err().to_string();
+    assert_eq!(e, "number of parameters given is 2, wanted 3");
     again.load(&state, &x).unwrap();
     assert_eq!(again.pace(), whole.pace());
     // Without an interruption.
     (0..5).for_each(|_| step(&mut buckets));
     assert_eq!(again.into_x(), buckets.into_x());
+}
+
+/// A message that is never due is under way for good, and nothing overflows.
+#[test]
+fn a_message_may_be_as_late_as_can_be_said() {
+    let rule = Between {
+        known: At::AfterGradient,
+        due: At::AfterGradient,
+        whole: false,
+        late: u64::MAX,
+    };
+    let (mut driver, _) = diary(rule, false);
+    for _ in 0..4 {
+        driver.begin_step(0.5).unwrap();
+        for (b, len) in LENS.iter().enumerate() {
+            driver.ready(b, &vec![1.0; *len]).unwrap();
+        }
+        driver.finish().unwrap();
+    }
+    let e = driver.save().unwrap_err();
+    let (step, due) = (4, u64::MAX);
+    assert_eq!(e, StateError::InFlight { step, due });
 }

@@ -5,8 +5,8 @@ use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Modes, Place, Rank, Stability, With,
 };
 use gaggle_optim::{
-    ConfigError, Decentralised, LocalKind, LocalRule, NAMES, RuleConfig, Sgd, SgdConfig, State,
-    StateError, rule_by_name, testing::DenseMixer,
+    ConfigError, Decentralised, LocalKind, LocalRule, NAMES, Pace, RuleConfig, Sgd, SgdConfig,
+    State, StateError, rule_by_name, testing::DenseMixer,
 };
 use proptest::prelude::*;
 
@@ -109,6 +109,7 @@ fn facts() -> MixingFacts {
         lambda_min: Some(-0.2),
         repeats: true,
         tree: true,
+        pairs: false,
         modes: Modes::Between(-0.2, 0.8),
     }
 }
@@ -195,7 +196,7 @@ fn by_spans(name: &str, cuts: &[usize], backwards: bool, steps: u64) -> Vec<f64>
     if backwards {
         spans.reverse();
     }
-    let mut pace = gaggle_optim::Pace::new(rule.period().unwrap_or(1));
+    let mut pace = Pace::new(rule.period().unwrap_or(1));
     // What is under way: its exchange, its step and span, its values.
     let mut flying: Vec<(Exchange, u64, std::ops::Range<usize>, Vec<f64>)> = Vec::new();
     for step in 0..steps {
@@ -435,4 +436,78 @@ fn a_state_of_something_else_changes_nothing() {
         edm.load(&saved).unwrap_err(),
         StateError::MidStep { step: 1 }
     );
+}
+
+/// Also where the state was saved before anybody had met a neighbour, and is loaded after that, and the other way round.
+#[test]
+fn a_run_goes_back_to_its_start_and_forth_again() {
+    let gradient = |r: usize, x: &[f64]| -> Vec<f64> { x.iter().map(|x| x - r as f64).collect() };
+    for name in NAMES {
+        let run = |ranks: &mut [Decentralised<f64>]| {
+            let mut x = vec![vec![0.5, -0.25, 2.0]; ranks.len()];
+            // Until nothing is under way.
+            for _ in 0..6 {
+                step(ranks, 0.1, &mut x, gradient);
+            }
+            while matches!(ranks[0].save(), Err(StateError::InFlight { .. })) {
+                step(ranks, 0.1, &mut x, gradient);
+            }
+            x
+        };
+        let save = |ranks: &mut [Decentralised<f64>]| -> Vec<State> {
+            ranks.iter_mut().map(|r| r.save().unwrap()).collect()
+        };
+        let load = |ranks: &mut [Decentralised<f64>], states: &[State]| {
+            for (rank, state) in ranks.iter_mut().zip(states) {
+                rank.load(state).unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+        };
+        let mut ranks = world::<f64>(name, 3, 3);
+        let start = save(&mut ranks);
+        let x = run(&mut ranks);
+        let end = save(&mut ranks);
+        load(&mut ranks, &start);
+        assert_eq!(save(&mut ranks), start, "{name}");
+        assert_eq!(run(&mut ranks), x, "{name}");
+        assert_eq!(save(&mut ranks), end, "{name}");
+        let mut others = world::<f64>(name, 3, 3);
+        load(&mut others, &end);
+        assert_eq!(save(&mut others), end, "{name}");
+    }
+}
+
+/// A signalling NaN is a bit pattern like any other.
+#[test]
+fn states_keep_every_bit() {
+    let patterns = [0x7f80_0001, 0xffa0_0000, 0x8000_0000, 1];
+    let mut rank = world::<f32>("dmsgd", 1, 4).remove(0);
+    rank.state(&mut |_, v| v.copy_from_slice(&patterns.map(f32::from_bits)));
+    let bytes = rank.save().unwrap().to_bytes();
+    let mut other = world::<f32>("dmsgd", 1, 4).remove(0);
+    other.load(&State::from_bytes(&bytes).unwrap()).unwrap();
+    let mut seen = vec![];
+    other.state(&mut |_, v| seen.extend(v.iter().map(|x| x.to_bits())));
+    assert_eq!(seen, patterns);
+}
+
+/// Where it is cannot be further than steps can be counted.
+#[test]
+fn a_state_from_beyond_all_steps_is_refused() {
+    let mut rank = world::<f64>("gossip-pga", 1, 1).remove(0);
+    let e = rank.resume_at(u64::MAX).unwrap_err().to_string();
+    assert!(e.contains("resume_at(18446744073709551615)"), "{e}");
+    assert_eq!(rank.steps(), 0);
+    let pace = Pace {
+        step: u64::MAX,
+        ..Pace::new(1)
+    };
+    let mut rule = rule_by_name::<f64>("gossip-pga", &RuleConfig::default()).unwrap();
+    let far = State::of(&mut *rule, 1, pace);
+    let e = rank.load(&far).unwrap_err();
+    let (what, got) = ("step", u64::MAX);
+    assert_eq!(e, StateError::TooFar { what, got });
+    rank.resume_at(Pace::MOST_STEPS).unwrap();
+    let mut x = [1.0];
+    rank.step(0.5, &mut x, &[1.0]).unwrap();
+    assert_eq!((x, rank.steps()), ([0.5], Pace::MOST_STEPS + 1));
 }

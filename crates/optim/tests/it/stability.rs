@@ -305,3 +305,58 @@ fn choco_wants_the_same_neighbours_in_every_round() {
         assert!(e.to_string().contains("other neighbours"), "{e}");
     }
 }
+
+/// The limit over random pairs holds for pairs alone: of other graphs that never repeat it is not known.
+#[test]
+fn noloco_takes_the_limit_of_pairs_for_pairs_alone() {
+    let check = |facts: &MixingFacts, gamma| {
+        let settings = RuleConfig {
+            gamma,
+            ..RuleConfig::default()
+        };
+        let rule = rule_by_name::<f64>("noloco", &settings).unwrap();
+        rule.check(facts, 0.1)
+    };
+    for n in [2, 3, 5, 8] {
+        let pairs = measured("random-matching", n);
+        assert!(pairs.pairs && !pairs.repeats, "{n}");
+        assert_eq!(check(&pairs, 1.4).unwrap(), Stability::Stable, "{n}");
+    }
+    check(&measured("random-matching", 8), 1.9).unwrap_err();
+    let directed = measured("od-equi-dyn", 8);
+    assert!(!directed.pairs && !directed.repeats);
+    let told = check(&directed, 1.9).unwrap();
+    assert!(matches!(told, Stability::Unchecked(_)), "{told:?}");
+    for (topology, n, pairs) in [
+        ("one-peer-hypercube", 8, true),
+        ("ring", 2, true),
+        ("ring", 1, true),
+        ("ring", 3, false),
+        ("one-peer-exp", 8, false),
+        ("star", 3, false),
+        ("uni-ring", 4, false),
+    ] {
+        assert_eq!(measured(topology, n).pairs, pairs, "{topology} of {n}");
+    }
+}
+
+/// Everybody meets everybody again and again, but the average has drifted meanwhile.
+#[test]
+fn gossip_pga_wants_weights_that_keep_the_average() {
+    let graph = |name| facts(&gaggle_optim::vectors::Graph::by_name(name, 8).unwrap());
+    let check = |facts: &MixingFacts, global_period| {
+        let settings = RuleConfig {
+            global_period,
+            ..RuleConfig::default()
+        };
+        let rule = rule_by_name::<f64>("gossip-pga", &settings).unwrap();
+        rule.check(facts, 0.1)
+    };
+    let e = check(&graph("pull"), 6).unwrap_err();
+    assert!(e.limit.contains("drifts"), "{e}");
+    let e = check(&graph("push"), 6).unwrap_err();
+    assert!(e.limit.contains("equal parameters"), "{e}");
+    assert_eq!(check(&graph("ring"), 6).unwrap(), Stability::Stable);
+    // Who meets everybody in each step never asks neighbours.
+    assert_eq!(check(&graph("pull"), 1).unwrap(), Stability::Stable);
+}
