@@ -31,6 +31,7 @@ pub mod picture;
 pub mod program;
 pub mod progress;
 mod raw_env;
+pub mod rule_args;
 pub mod rules;
 pub mod settings;
 pub mod summary;

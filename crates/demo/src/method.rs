@@ -211,7 +211,7 @@ impl Parameters {
             clock: group.clone(),
             busy: Arc::clone(&busy),
         };
-        let rule = settings.rules.make(name, &settings.rule_config())?;
+        let rule = settings.rules.make(name, &settings.rule_config(name))?;
         let x = model.init(settings.seed);
         let ddp = RuleDdp::unchecked(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
         ddp.check(&facts(&*topology), settings.lr)?;

@@ -1,6 +1,10 @@
 //! What a user can choose: the flags, and their values once checked.
 
-use crate::{partition, rules::Rules};
+use crate::{
+    partition,
+    rule_args::{RuleArgs, refused},
+    rules::Rules,
+};
 use clap::{Parser, ValueEnum};
 use gaggle::{Codec, optim, topology};
 use std::path::PathBuf;
@@ -49,7 +53,7 @@ impl Wire {
 ///
 /// The default takes about half a minute on two cores and ends with a table and a page with plots (one HTML file). The columns of the table:
 ///
-/// `averaged` is the test accuracy of the mean of all copies, `local mean` and `worst` are those of the ranks' own copies; `consensus` is how far the copies are apart; `bytes/step` is what a rank sent per step, counted at the link; `compute` is seconds of forward, backward and update; `communicate` is seconds with a message under way, `wait` those of them in which the rank could not compute, and `hidden` the share in which it went on computing.
+/// `averaged` is the test accuracy of the mean of all copies, `local mean` and `worst` are those of the ranks' own copies; `consensus` is how far the copies are apart; `bytes/step` is what a rank sent per step, counted at the link (but for what was under way while the copies were tested); `compute` is seconds of forward, backward and update; `communicate` is seconds with a message under way, `wait` those of them in which the rank could not compute, and `hidden` the share in which it went on computing.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gaggle-demo", version)]
 pub struct Args {
@@ -104,6 +108,9 @@ pub struct Args {
     /// What is on the wire.
     #[arg(long, value_enum, default_value_t = Wire::Plain)]
     pub wire: Wire,
+    /// Settings of single algorithms.
+    #[command(flatten)]
+    pub single: RuleArgs,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     pub json: bool,
@@ -145,6 +152,8 @@ pub struct Settings {
     pub partition: partition::Kind,
     /// What is on the wire.
     pub wire: Wire,
+    /// Settings of single algorithms: each of `algorithms` has been made with them.
+    pub single: RuleArgs,
     /// What the names of algorithms stand for.
     pub rules: Rules,
 }
@@ -194,7 +203,7 @@ impl Args {
                 what: e.to_string(),
             });
         }
-        Ok(Settings {
+        let settings = Settings {
             algorithms: algorithms(&self.algorithm, &rules)?,
             topology: self.topology.clone(),
             epochs: self.epochs,
@@ -207,8 +216,15 @@ impl Args {
                 Split::Dirichlet => partition::Kind::Dirichlet(self.alpha),
             },
             wire: self.wire,
+            single: self.single.clone(),
             rules,
-        })
+        };
+        for name in settings.algorithms.iter().filter(|n| *n != ALL_REDUCE) {
+            let config = settings.rule_config(name);
+            let made = settings.rules.make(name, &config);
+            made.map_err(|e| refused(name, &config, &e))?;
+        }
+        Ok(settings)
     }
 }
 
@@ -229,13 +245,14 @@ impl Settings {
         }
     }
 
-    /// The settings of gaggle-optim's rules.
-    pub fn rule_config(&self) -> optim::RuleConfig {
-        optim::RuleConfig {
+    /// The settings of gaggle-optim's rule `algorithm`.
+    pub fn rule_config(&self, algorithm: &str) -> optim::RuleConfig {
+        let common = optim::RuleConfig {
             momentum: self.momentum,
             codec: self.wire.codec(),
             ..optim::RuleConfig::default()
-        }
+        };
+        self.single.config(algorithm, common)
     }
 }
 

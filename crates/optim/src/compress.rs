@@ -54,6 +54,35 @@ impl Compressor {
         )
     }
 
+    /// From what users type: `identity`, `top-k:RATIO`, `random-k:RATIO`, `sign`, `qsgd:LEVELS`; the random ones in the form that contracts, with seed 0.
+    ///
+    /// # Errors
+    /// There is no such compressor; the text says what there is. Whether a ratio is in its range is for the rule to tell.
+    ///
+    /// ```
+    /// use gaggle_optim::Compressor;
+    /// assert_eq!(Compressor::by_name("top-k:0.1"), Ok(Compressor::TopK { ratio: 0.1 }));
+    /// ```
+    pub fn by_name(name: &str) -> Result<Compressor, ConfigError> {
+        let known = match name.split_once(':') {
+            None if name == "identity" => Some(Compressor::Identity),
+            None if name == "sign" => Some(Compressor::Sign),
+            Some(("top-k", ratio)) => ratio.parse().ok().map(|ratio| Compressor::TopK { ratio }),
+            Some(("random-k", ratio)) => ratio.parse().ok().map(|ratio| Compressor::RandomK {
+                ratio,
+                unbiased: false,
+                seed: 0,
+            }),
+            Some(("qsgd", levels)) => levels.parse().ok().map(|levels| Compressor::Qsgd {
+                levels,
+                contracting: true,
+                seed: 0,
+            }),
+            _ => None,
+        };
+        known.ok_or_else(|| ConfigError::UnknownCompressor { name: name.into() })
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {
@@ -256,6 +285,46 @@ mod tests {
         assert_eq!(draw(1, 2), draw(1, 2));
         assert_ne!(draw(1, 2), draw(2, 2));
         assert_ne!(draw(1, 2), draw(1, 3));
+    }
+
+    #[test]
+    fn names_are_what_users_type() {
+        for (name, want) in [
+            ("identity", Compressor::Identity),
+            ("sign", Compressor::Sign),
+            ("top-k:0.5", Compressor::TopK { ratio: 0.5 }),
+            (
+                "random-k:1e-2",
+                Compressor::RandomK {
+                    ratio: 0.01,
+                    unbiased: false,
+                    seed: 0,
+                },
+            ),
+            (
+                "qsgd:4",
+                Compressor::Qsgd {
+                    levels: 4,
+                    contracting: true,
+                    seed: 0,
+                },
+            ),
+        ] {
+            assert_eq!(Compressor::by_name(name), Ok(want));
+            assert!(want.contracts() && want.check().is_ok());
+        }
+        for name in [
+            "",
+            "top-k",
+            "top-k:",
+            "top-k:half",
+            "qsgd:-1",
+            "sign:2",
+            "zip",
+        ] {
+            let e = Compressor::by_name(name).unwrap_err().to_string();
+            assert!(e.ends_with("random-k:RATIO, sign, qsgd:LEVELS"), "{e}");
+        }
     }
 
     #[test]

@@ -22,6 +22,14 @@ pub enum ConfigError {
         /// What was asked for.
         name: String,
     },
+    /// No compressor is called like this.
+    #[error(
+        "there is no compressor {name:?}; there are identity, top-k:RATIO, random-k:RATIO, sign, qsgd:LEVELS"
+    )]
+    UnknownCompressor {
+        /// What was asked for.
+        name: String,
+    },
     /// The rule is not built around a local step, and one was asked for.
     #[error("{rule} has a step of its own, and none of another kind such as {local}")]
     NoLocal {

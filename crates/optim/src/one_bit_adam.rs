@@ -22,6 +22,7 @@ pub struct OneBitAdamConfig {
 /// T_w steps of Adam on the mean gradient, without bias correction; then v is frozen, and each rank sends q = C(β₁m + (1 − β₁)g + e), C the signs with their mean size, and keeps what is left out as e. Everybody compresses the mean again, m = C(mean q + e_s) with e_s kept, as a server would: x ← x − γm/(√v + ε).
 ///
 /// One message per step, of n values of two kinds after the warm-up; state m, v, e and e_s, 4n elements. All ranks hold the same m, v, e_s and x.
+/// Signs move every element, by mean|m|/(√v + ε): where gradients were 0 or nearly so throughout the warm-up, ε alone bounds the step. Take a longer warm-up or a larger ε (10⁻³ where inputs may be constant) for such data.
 /// Source: Tang et al. 2021, "1-bit Adam", Algorithm 1, re-read from summaries.
 pub struct OneBitAdam<T> {
     config: OneBitAdamConfig,

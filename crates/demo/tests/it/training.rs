@@ -189,3 +189,39 @@ fn a_step_size_that_diverges_is_an_error_on_every_rank() {
         assert!(text.contains("try a smaller --lr"), "{text}");
     }
 }
+
+/// By default nobody only trains for itself: rare meetings, warm-ups and late fragments are made for runs as short as these.
+#[test]
+fn rules_that_meet_rarely_meet_in_a_short_run() {
+    let algorithms = "diloco,streaming-diloco,noloco,slowmo,local-sgd,one-bit-adam,choco";
+    // Messages of one-bit-adam and choco go to everybody and along a static graph.
+    let story = story(
+        2,
+        &format!(
+            "--epochs 1 --batch 128 --partition iid --topology ring --lr 0.005 --algorithm {algorithms}"
+        ),
+    );
+    for run in &story.runs {
+        assert!(run.bytes_per_rank_step > 0.0, "{}", run.algorithm);
+        let missing = run.payload_formula_bytes - run.bytes_per_rank_step;
+        // What is under way while the model is tested is not counted.
+        let late = run.algorithm == "streaming-diloco" && missing > 0.0;
+        let off = missing.abs() / run.payload_formula_bytes;
+        assert!(late || off < 1e-6, "{run:?}");
+    }
+    let bytes = |name: &str| {
+        let run = story.runs.iter().find(|r| r.algorithm == name);
+        run.expect("it ran").bytes_per_rank_step
+    };
+    assert!(bytes("diloco") < bytes("local-sgd") && bytes("local-sgd") < bytes("choco"));
+}
+
+/// The flag is what decides: with half the period twice as much is sent.
+#[test]
+fn a_period_given_by_flag_is_kept() {
+    let bytes = |period: u64| {
+        let flags = format!("--epochs 1 --partition iid --algorithm local-sgd --period {period}");
+        story(2, &flags).runs[0].bytes_per_rank_step
+    };
+    assert_eq!(bytes(2), 2.0 * bytes(4));
+}
