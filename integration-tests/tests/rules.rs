@@ -1,9 +1,9 @@
 //! One rule, whatever drives it: as a whole over a matrix of weights, as a whole over the engine, and under data-parallel buckets.
 
 use gaggle::{
-    Group, Rank,
+    EngineConfig, Group, Rank,
     ddp::{BucketConfig, NeighbourMixer, ParamSpec, RuleDdp},
-    optim::{CATALOGUE, Decentralised, Entry, RuleConfig, rule_by_name, testing},
+    optim::{CATALOGUE, Compressor, Decentralised, Entry, RuleConfig, rule_by_name, testing},
     topology::by_name,
 };
 use gaggle_integration_tests::work::Trouble;
@@ -186,4 +186,72 @@ fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
         }
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Payload bytes that this rank has sent in each of the first steps of a rule on 1000 f32, over a ring.
+fn bytes_of_steps(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<u64>, Trouble> {
+    const N: usize = 1000;
+    let mixer = NeighbourMixer::<f32>::new(group.clone(), by_name("ring", group.size())?)?;
+    let meter = mixer.meter();
+    let mut driver = Decentralised::unchecked(rule_by_name(rule, config)?, Box::new(mixer), N);
+    let mut x: Vec<f32> = (0..N).map(|k| start(k) as f32).collect();
+    let mut sent = vec![];
+    for _ in 0..6 {
+        let before = meter.report();
+        driver.before_forward(LR, &mut x)?;
+        let g: Vec<f32> = x.iter().map(|x| x - group.rank().0 as f32).collect();
+        driver.step(LR, &mut x, &g)?;
+        sent.push(meter.report().since(&before).bytes_sent);
+    }
+    Ok(sent)
+}
+
+/// What each rank sends in each step, where everything goes by messages.
+fn bytes_per_step(world: usize, rule: &str, config: &RuleConfig) -> Vec<Vec<u64>> {
+    let mut by_messages = EngineConfig::default();
+    by_messages.fusion = false;
+    let told = gaggle::local_with(world, by_messages, |group| {
+        bytes_of_steps(&group, rule, config)
+    });
+    let told = told.expect("ranks as threads").into_iter();
+    told.map(|sent| sent.unwrap_or_else(|e| panic!("{rule}: {e}")))
+        .collect()
+}
+
+#[test]
+fn compressed_messages_take_as_many_bytes_as_they_need() {
+    for world in [1, 2, 3, 5, 7, 8] {
+        let degree = (world as u64 - 1).min(2);
+        let plain = bytes_per_step(world, "dsgd-atc", &RuleConfig::default());
+        assert_eq!(plain, vec![[degree * 4000; 6]; world], "{world}");
+        for (compressor, bytes) in [
+            ("identity", 4000),
+            // 100 places and values.
+            ("top-k:0.1", 100 * 8),
+            // 10 values, and whose they are.
+            ("random-k:0.01", 4 + 10 * 4),
+            // A bit each, and a size.
+            ("sign", 125 + 3 + 4),
+            // Numbers from −7 to 7 in half a byte, and a norm.
+            ("qsgd:7", 500 + 8),
+        ] {
+            let config = RuleConfig {
+                compressor: Compressor::by_name(compressor).expect("there is one"),
+                ..RuleConfig::default()
+            };
+            let sent = bytes_per_step(world, "choco", &config);
+            let want = vec![[degree * bytes; 6]; world];
+            assert_eq!(sent, want, "{compressor} of {world}");
+        }
+        let config = RuleConfig {
+            warm_up: 2,
+            ..RuleConfig::default()
+        };
+        let sent = bytes_per_step(world, "one-bit-adam", &config);
+        // Whatever the plan of a mean, all together send many times more for it than for the signs.
+        let signs = (world as u64 - 1) * (125 + 3 + 4);
+        assert!(sent.iter().all(|s| s[2..] == [signs; 4]), "{sent:?}");
+        let warm: u64 = sent.iter().map(|s| s[0]).sum();
+        assert!(warm >= 4 * signs * world as u64, "{sent:?}");
+    }
 }

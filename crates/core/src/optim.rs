@@ -11,8 +11,10 @@ pub enum With {
     Neighbours,
     /// All members, plain mean.
     Everyone,
-    /// This round's neighbours, without weights, each by itself: one message for each out-neighbour, and one comes back from each in-neighbour; both one after the other, in rank order.
+    /// This round's neighbours, each by itself: one message for each out-neighbour, and one comes back from each in-neighbour, as it was sent, with the topology's weights beside them; both one after the other, in rank order.
     EachNeighbour,
+    /// All members, each by itself: one message to all, and everybody's comes back as it was sent, the own one too, in rank order.
+    EachMember,
 }
 
 /// A point in the step.
@@ -24,6 +26,13 @@ pub enum At {
     AfterGradient,
     /// When the means that were due after the gradient have come: for methods that average twice in a step, the second time what the first gave.
     AfterMean,
+}
+
+impl With {
+    /// Whether messages come back one by one, bit for bit, and not as one mean.
+    pub fn each(self) -> bool {
+        matches!(self, With::EachNeighbour | With::EachMember)
+    }
 }
 
 impl At {
@@ -197,15 +206,17 @@ pub struct Local<'a, T> {
     pub g: &'a [T],
 }
 
-/// What has come back of a message: a mean, or with [`With::EachNeighbour`] the neighbours' messages one after the other.
+/// What has come back of a message: a mean, or the others' messages one after the other ([`With::each`]).
 #[derive(Clone, Debug)]
 pub struct MixedMean<'a, T> {
     /// The exchange's slot.
     pub slot: usize,
     /// Which elements it is about.
     pub at: Range<usize>,
-    /// As many values as were emitted: `width` times the elements, then the extra ones. With [`With::EachNeighbour`] that many of each.
+    /// As many values as were emitted: `width` times the elements, then the extra ones. With [`With::EachNeighbour`] and [`With::EachMember`] that many of each.
     pub values: &'a [T],
+    /// With [`With::EachNeighbour`] what [`With::Neighbours`] would put on the own value, and then on each of the messages; otherwise empty.
+    pub weights: &'a [f64],
 }
 
 /// A rule and a topology that do not go together: what would happen, and what to use instead.
@@ -288,6 +299,8 @@ pub trait Mixer<T: Float>: Send {
     /// # Errors
     /// A peer or the network, with the culprit; the slot may be started again.
     fn finish(&mut self, slot: usize) -> Result<(), Error>;
-    /// The mean of `slot`, after `finish`; with [`With::EachNeighbour`] all messages, one after the other.
+    /// The mean of `slot`, after `finish`; with [`With::EachNeighbour`] and [`With::EachMember`] all messages, one after the other.
     fn mean(&self, slot: usize) -> &[T];
+    /// The weights of `slot`, after `finish` of an exchange with [`With::EachNeighbour`]: of the own value, then of each message; otherwise empty.
+    fn weights(&self, slot: usize) -> &[f64];
 }

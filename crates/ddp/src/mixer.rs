@@ -96,7 +96,7 @@ enum Slot<T: Float> {
         mixed: bool,
     },
     Flying(Work<Buffer<T>>),
-    /// One message to each neighbour: what goes, and room for what comes.
+    /// Messages one by one: what goes, and room for what comes.
     FlyingEach(WorkInto<Buffer<T>, Buffer<T>>),
 }
 
@@ -109,7 +109,7 @@ impl<T: Float> Slot<T> {
     }
 }
 
-/// A [`Mixer`] over a group: neighbours by a topology, everyone by an all-reduce, each neighbour by an all-to-all with nothing for the others.
+/// A [`Mixer`] over a group: neighbours by a topology, everyone by an all-reduce, each neighbour by an all-to-all with nothing for the others, each member by an all-gather.
 ///
 /// Slot `s` uses lane `first + s` of the group; the caller's own operations stay off these lanes.
 /// The memory of a slot goes to the group and comes back; it is allocated once, where ranks of one host have it mapped of each other if they have such memory ([`Group::buffer`]).
@@ -123,6 +123,8 @@ pub struct NeighbourMixer<T: Float> {
     timeout: Option<Duration>,
     round: Round,
     slots: Vec<Slot<T>>,
+    /// By slot, what would be put on the own value and on each neighbour's.
+    weights: Vec<Vec<f64>>,
     meter: MixMeter,
 }
 
@@ -161,6 +163,7 @@ impl<T: Float> NeighbourMixer<T> {
             timeout: None,
             round: Round::default(),
             slots: Vec::new(),
+            weights: Vec::new(),
             meter: MixMeter::default(),
         })
     }
@@ -192,6 +195,23 @@ impl<T: Float> NeighbourMixer<T> {
         }
     }
 
+    /// What this round puts on the own value, and on each in-neighbour's in rank order: the receiver's weight times the sender's.
+    fn weigh(&mut self, exchange: &Exchange) {
+        let me = self.group.rank();
+        let mut weights = std::mem::take(&mut self.weights[exchange.slot]);
+        self.topology.round(me, exchange.round, &mut self.round);
+        let mut from = std::mem::take(&mut self.round.from);
+        from.sort_unstable_by_key(|e| e.0);
+        weights.clear();
+        weights.push(self.round.keep);
+        for (sender, weight) in from {
+            self.topology.round(sender, exchange.round, &mut self.round);
+            let share = self.round.to.iter().find(|e| e.0 == me);
+            weights.push(weight * share.map_or(0.0, |e| e.1));
+        }
+        self.weights[exchange.slot] = weights;
+    }
+
     /// `len`: elements for each neighbour, where each gets its own.
     fn op(&mut self, exchange: &Exchange, t: u64, len: u64) -> Result<Op, Error> {
         let kind = match exchange.with {
@@ -204,6 +224,7 @@ impl<T: Float> NeighbourMixer<T> {
                 }
             }
             With::Everyone => Kind::AllReduce(Reduce::Mean),
+            With::EachMember => Kind::AllGather(Counts::Equal),
             With::EachNeighbour => {
                 let ends = self.ends(exchange);
                 let parts = |ranks: &[Rank]| {
@@ -230,13 +251,13 @@ impl<T: Float> NeighbourMixer<T> {
                 Error::invalid("mixer", format!("slot {} has no lane", exchange.slot))
             })?;
         let mut op = Op::new(kind).on(Lane(lane));
-        if exchange.with != With::EachNeighbour {
+        if !exchange.with.each() {
             op = op.coded_always(exchange.codec);
         } else if exchange.codec != Codec::None {
             return Err(Error::invalid(
                 "mixer",
                 format!(
-                    "what goes to each neighbour by itself goes plainly, not as {}",
+                    "what goes to each by itself goes plainly, not as {}",
                     exchange.codec
                 ),
             ));
@@ -269,6 +290,7 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
     fn outbox(&mut self, slot: usize, n: usize) -> &mut [T] {
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, Slot::empty);
+            self.weights.resize_with(slot + 1, Vec::new);
         }
         let place = &mut self.slots[slot];
         if !matches!(place, Slot::Here { .. }) {
@@ -297,8 +319,13 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
             }
             None => return Err(no_outbox(exchange.slot)),
         };
+        self.weights[exchange.slot].clear();
         let (mut incoming, mut each) = (0, 0);
+        if exchange.with == With::EachMember {
+            (incoming, each) = (self.group.size(), filled);
+        }
         if exchange.with == With::EachNeighbour {
+            self.weigh(exchange);
             let Ends { from, to } = self.ends(exchange);
             if to.is_empty() != from.is_empty() {
                 return Err(Error::invalid(
@@ -312,12 +339,11 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         let op = self.op(exchange, t, each as u64)?;
         let place = &mut self.slots[exchange.slot];
         if let Slot::Here { data, .. } = std::mem::replace(place, Slot::empty()) {
-            *place = match exchange.with {
-                With::EachNeighbour => {
-                    let room = self.group.buffer(incoming * each);
-                    Slot::FlyingEach(self.group.start_into(op, data, room))
-                }
-                _ => Slot::Flying(self.group.start(op, data)),
+            *place = if exchange.with.each() {
+                let room = self.group.buffer(incoming * each);
+                Slot::FlyingEach(self.group.start_into(op, data, room))
+            } else {
+                Slot::Flying(self.group.start(op, data))
             };
         }
         Ok(())
@@ -370,6 +396,10 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
             Some(Slot::Here { data, mixed: true }) => data,
             _ => panic!("mean of slot {slot} asked for before finish"),
         }
+    }
+
+    fn weights(&self, slot: usize) -> &[f64] {
+        self.weights.get(slot).map_or(&[], |w| w)
     }
 }
 

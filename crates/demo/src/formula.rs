@@ -3,7 +3,7 @@
 //! With P ranks and S bytes per rank on the wire, means over ranks are
 //! 2S(P−1)/P for an all-reduce by ring or direct exchange;
 //! S·(2ᵏk + 2r)/P by recursive doubling, where P = 2ᵏ + r with r < 2ᵏ;
-//! S(P−1) by exchange in one round, where vectors are short;
+//! S(P−1) by exchange in one round, where vectors are short, and where everybody's message goes to everybody;
 //! and S per out-neighbour for a neighbour average.
 
 use crate::{error::DemoError, settings::Wire};
@@ -69,6 +69,10 @@ pub fn exchanges(
             let elems = exchange.len(exchange.within(span.clone()).len());
             sum += match exchange.with {
                 With::Everyone => all_reduce(group, elems, wire)?,
+                With::EachMember => bytes(elems, Wire::Plain) * (group.size() as f64 - 1.0),
+                With::EachNeighbour => {
+                    mean_out_degree(topology, exchange.round) * bytes(elems, Wire::Plain)
+                }
                 _ => mean_out_degree(topology, exchange.round) * bytes(elems, wire),
             };
         }

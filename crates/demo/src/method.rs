@@ -331,6 +331,9 @@ impl<T: Float, M: Mixer<T>> Mixer<T> for Timed<M> {
     fn mean(&self, slot: usize) -> &[T] {
         self.mixer.mean(slot)
     }
+    fn weights(&self, slot: usize) -> &[f64] {
+        self.mixer.weights(slot)
+    }
 }
 
 fn now(group: &Group) -> Duration {

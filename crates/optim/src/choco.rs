@@ -8,6 +8,7 @@ use crate::{
 };
 use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability, Unstable,
+    With,
 };
 
 /// When CHOCO gossips with the copies x̂.
@@ -43,7 +44,7 @@ impl Default for ChocoConfig {
 /// y = x − d, d the local rule's step; q = C(y − x̂); x̂ ← x̂ + q on everybody who holds a copy; x⁺ = y + η(Wx̂ − x̂).
 ///
 /// Every rank keeps its own x̂ and the average s = Wx̂ of its neighbours' in place of each of them: s ← s + Wq. So W must stay the same; when it changes ([`Rule::rewired`]) all copies start from 0 again.
-/// One message per step, of n values of which the compressor leaves few; state x̂ and s, 2n elements, and the local rule's. Any contractive compressor has the limit of DSGD-ATC with weights (1 − η)I + ηW (the paper's order), or of AWC with them (the released one); with [`Compressor::Identity`] and η = 1 it is DSGD-ATC. There is no floor from quantisation.
+/// One message per neighbour and step, of as many bytes as the compressor needs ([`Compressor::packed_len`]); state x̂ and s, 2n elements, and the local rule's. Any contractive compressor has the limit of DSGD-ATC with weights (1 − η)I + ηW (the paper's order), or of AWC with them (the released one); with [`Compressor::Identity`] and η = 1 it is DSGD-ATC. There is no floor from quantisation.
 /// Source: Koloskova et al. 2019, "Decentralized stochastic optimization and gossip algorithms with compressed communication", Algorithm 2.
 pub struct Choco<T> {
     config: ChocoConfig,
@@ -51,6 +52,11 @@ pub struct Choco<T> {
     place: Place,
     known: Vec<T>,
     mixed: Vec<T>,
+    /// This step's own q.
+    own: Vec<T>,
+    /// A neighbour's, and the average of all.
+    other: Vec<T>,
+    sum: Vec<f64>,
     scratch: Vec<usize>,
 }
 
@@ -76,6 +82,9 @@ impl<T: Float> Choco<T> {
             },
             known: Vec::new(),
             mixed: Vec::new(),
+            own: Vec::new(),
+            other: Vec::new(),
+            sum: Vec::new(),
             scratch: Vec::new(),
         })
     }
@@ -98,6 +107,8 @@ impl<T: Float> Rule<T> for Choco<T> {
         self.local.init(n);
         self.scratch = Vec::with_capacity(n);
         (self.known, self.mixed) = (zeros(n), zeros(n));
+        (self.own, self.other) = (zeros(n), zeros(n));
+        self.sum = Vec::with_capacity(n);
     }
     fn whole(&self) -> bool {
         self.config.compressor != Compressor::Identity
@@ -107,7 +118,14 @@ impl<T: Float> Rule<T> for Choco<T> {
         self.mixed.fill(T::from_f64(0.0));
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        list.push(Exchange::neighbours(cx));
+        let each = Exchange::new(With::EachNeighbour, cx);
+        list.push(match self.whole() {
+            true => {
+                let len = self.config.compressor.packed_len::<T>(self.known.len());
+                each.width(0).extra(len)
+            }
+            false => each,
+        });
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         let (at, x) = (local.at, local.x);
@@ -120,19 +138,55 @@ impl<T: Float> Rule<T> for Choco<T> {
         if self.config.order == ChocoOrder::Released {
             self.gossip(at.clone(), x);
         }
-        let known = &mut self.known[at];
-        fill(out, |k| x[k].to_f64() - known[k].to_f64());
-        self.config
-            .compressor
-            .apply(cx, self.place, out, &mut self.scratch);
-        update(known, |k, v| v + out[k].to_f64());
+        let Choco {
+            config: ChocoConfig { compressor, .. },
+            known,
+            own,
+            scratch,
+            place,
+            ..
+        } = self;
+        let (known, own) = (&mut known[at.clone()], &mut own[at]);
+        fill(own, |k| x[k].to_f64() - known[k].to_f64());
+        let len = compressor.packed_len::<T>(own.len());
+        // The same message for each neighbour; who has none compresses for itself.
+        match out.get_mut(..len) {
+            Some(first) if len > 0 => {
+                compressor.pack(cx, *place, own, first, scratch);
+                (len..out.len())
+                    .step_by(len)
+                    .for_each(|to| out.copy_within(..len, to));
+            }
+            _ => compressor.apply(cx, *place, own, scratch),
+        }
+        update(known, |k, v| v + own[k].to_f64());
     }
-    fn absorb(&mut self, _cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]) {
+    fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]) {
         let (At::AfterGradient, Some(mean)) = (at, means.first()) else {
             return;
         };
+        let Choco {
+            config: ChocoConfig { compressor, .. },
+            own,
+            other,
+            sum,
+            scratch,
+            ..
+        } = self;
+        let (own, other) = (&own[local.at.clone()], &mut other[local.at.clone()]);
+        // Wq = q + Σ w(q_j − q), in the order of the ranks.
+        sum.clear();
+        sum.extend(own.iter().map(|q| q.to_f64()));
+        let len = compressor.packed_len::<T>(own.len());
+        let messages = mean.values.chunks_exact(len.max(1));
+        for (message, w) in messages.zip(mean.weights.iter().skip(1)) {
+            compressor.unpack(cx, message, other, scratch);
+            for ((sum, q), own) in sum.iter_mut().zip(&*other).zip(own) {
+                *sum += w * (q.to_f64() - own.to_f64());
+            }
+        }
         update(&mut self.mixed[local.at.clone()], |k, s| {
-            s + mean.values[k].to_f64()
+            s + T::from_f64(self.sum[k]).to_f64()
         });
         if self.config.order == ChocoOrder::Paper {
             self.gossip(local.at, local.x);

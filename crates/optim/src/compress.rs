@@ -1,13 +1,13 @@
 //! Compressors: what is left of a vector when little is to be sent.
 
 use crate::error::{ConfigError, in_range};
-use gaggle_core::{Cx, Float, Place};
+use gaggle_core::{Cx, Float, Place, Rank};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// A map from a vector to one that can be told in fewer bits. Each takes the whole vector at once.
 ///
-/// Values keep their places, and what is dropped is 0: the messages here are as long as before, and a codec or a link may make use of the zeros and the few different values.
+/// Values keep their places, and what is dropped is 0. [`Compressor::pack`] writes what is left in as few bytes as it needs, and [`Compressor::unpack`] reads it.
 /// Randomness comes from (seed, rank, step): a run repeats bit for bit, also after loading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -83,6 +83,13 @@ impl Compressor {
         known.ok_or_else(|| ConfigError::UnknownCompressor { name: name.into() })
     }
 
+    fn seed(&self) -> u64 {
+        match *self {
+            Compressor::RandomK { seed, .. } | Compressor::Qsgd { seed, .. } => seed,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {
@@ -99,12 +106,11 @@ impl Compressor {
     /// v ← C(v). `scratch` is memory for its own use, kept from call to call.
     pub fn apply<T: Float>(&self, cx: &Cx, place: Place, v: &mut [T], scratch: &mut Vec<usize>) {
         let n = v.len();
-        let count = |ratio: f64| ((ratio * n as f64).ceil() as usize).clamp(1, n.max(1));
         match *self {
             Compressor::Identity => {}
             _ if n == 0 => {}
             Compressor::TopK { ratio } => {
-                let k = count(ratio);
+                let k = chosen(ratio, n);
                 scratch.clear();
                 scratch.extend(0..n);
                 let size = |i: usize| v[i].to_f64().abs();
@@ -120,13 +126,8 @@ impl Compressor {
                 unbiased,
                 seed,
             } => {
-                let (k, mut rng) = (count(ratio), generator(seed, cx, place));
-                scratch.clear();
-                scratch.extend(0..n);
-                // The first k of a shuffle.
-                for i in 0..k {
-                    scratch.swap(i, rng.random_range(i..n));
-                }
+                let k = chosen(ratio, n);
+                draw(seed, cx, place, (k, n), scratch);
                 scratch[k..].iter().for_each(|i| v[*i] = T::from_f64(0.0));
                 if unbiased {
                     let scale = n as f64 / k as f64;
@@ -142,29 +143,98 @@ impl Compressor {
                     *x = T::from_f64(if negative { -size } else { size });
                 }
             }
-            Compressor::Qsgd {
-                levels,
-                contracting,
-                seed,
-            } => {
-                let norm = crate::arith::norm(v);
-                if norm == 0.0 {
+            Compressor::Qsgd { .. } => {
+                let mut levels = Levels::new(*self, cx, place, v);
+                if levels.norm == 0.0 {
                     return;
                 }
-                let (s, n) = (f64::from(levels), n as f64);
-                let shrink = match contracting {
-                    true => 1.0 + (n / (s * s)).min(n.sqrt() / s),
-                    false => 1.0,
-                };
-                let mut rng = generator(seed, cx, place);
                 for x in v {
-                    let level = s * x.to_f64().abs() / norm;
-                    let up = rng.random::<f64>() < level - level.floor();
-                    let xi = level.floor() + f64::from(u8::from(up));
-                    *x = T::from_f64(x.to_f64().signum() * norm * xi / (s * shrink));
+                    let xi = levels.next(x.to_f64());
+                    *x = levels.value(xi);
                 }
             }
         }
+    }
+}
+
+/// k of n elements: ⌈ratio·n⌉, at least one where there are any.
+pub(crate) fn chosen(ratio: f64, n: usize) -> usize {
+    ((ratio * n as f64).ceil() as usize).clamp(usize::from(n > 0), n)
+}
+
+/// The first `k` of `all` are places drawn without repetition out of `n`: the same for one seed, rank and step.
+pub(crate) fn draw(seed: u64, cx: &Cx, place: Place, (k, n): (usize, usize), all: &mut Vec<usize>) {
+    let mut rng = generator(seed, cx, place);
+    all.clear();
+    all.extend(0..n);
+    // The first k of a shuffle.
+    for i in 0..k {
+        all.swap(i, rng.random_range(i..n));
+    }
+}
+
+/// QSGD's whole numbers ξ of a vector, and the values that they stand for: ‖v‖·ξ/(s·shrink), ξ from −s to s.
+pub(crate) struct Levels {
+    /// ‖v‖₂.
+    pub(crate) norm: f64,
+    s: f64,
+    shrink: f64,
+    rng: ChaCha8Rng,
+}
+
+impl Levels {
+    /// Of the vector `v`.
+    pub(crate) fn new<T: Float>(of: Compressor, cx: &Cx, place: Place, v: &[T]) -> Levels {
+        let norm = crate::arith::norm(v);
+        Levels {
+            rng: generator(of.seed(), cx, place),
+            ..Levels::of_norm(of, cx, v.len(), norm)
+        }
+    }
+
+    /// Of a vector of `n` elements of which its norm is known: for values alone.
+    pub(crate) fn of_norm(of: Compressor, cx: &Cx, n: usize, norm: f64) -> Levels {
+        let (s, contracting) = match of {
+            Compressor::Qsgd {
+                levels,
+                contracting,
+                ..
+            } => (f64::from(levels), contracting),
+            _ => (1.0, false),
+        };
+        let n = n as f64;
+        Levels {
+            norm,
+            s,
+            shrink: match contracting {
+                true => 1.0 + (n / (s * s)).min(n.sqrt() / s),
+                false => 1.0,
+            },
+            rng: generator(
+                0,
+                cx,
+                Place {
+                    rank: Rank(0),
+                    world: 0,
+                },
+            ),
+        }
+    }
+
+    /// ξ with the sign of `x`, one of the two next to s|x|/‖v‖, at random.
+    pub(crate) fn next(&mut self, x: f64) -> f64 {
+        if self.norm == 0.0 {
+            return 0.0;
+        }
+        let level = self.s * x.abs() / self.norm;
+        let up = self.rng.random::<f64>() < level - level.floor();
+        // Rounding may have made the norm of one element smaller than it.
+        let xi = (level.floor() + f64::from(u8::from(up))).min(self.s);
+        if x < 0.0 && xi > 0.0 { -xi } else { xi }
+    }
+
+    pub(crate) fn value<T: Float>(&self, xi: f64) -> T {
+        T::from_f64(self.norm * xi / (self.s * self.shrink))
     }
 }
 
@@ -180,7 +250,6 @@ fn generator(seed: u64, cx: &Cx, place: Place) -> ChaCha8Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaggle_core::Rank;
 
     const X: [f64; 4] = [3.0, -4.0, 0.0, 12.0];
 

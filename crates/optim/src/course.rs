@@ -190,13 +190,16 @@ impl<T: Float> Course<T> {
             }
         };
         for (mean, f) in means.iter_mut().zip(self.in_flight.iter().filter(due)) {
+            let slot = f.exchange.slot * n_spans + span;
+            let (values, weights) = match f.void {
+                true => (&[][..], &[][..]),
+                false => (self.mixer.mean(slot), self.mixer.weights(slot)),
+            };
             *mean = MixedMean {
                 slot: f.exchange.slot,
                 at: f.exchange.within(range.clone()),
-                values: match f.void {
-                    true => &[],
-                    false => self.mixer.mean(f.exchange.slot * n_spans + span),
-                },
+                values,
+                weights,
             };
         }
         let local = Local {
@@ -253,5 +256,6 @@ const fn nothing<'a, T>() -> MixedMean<'a, T> {
         slot: 0,
         at: 0..0,
         values: &[],
+        weights: &[],
     }
 }

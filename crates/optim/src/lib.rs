@@ -84,6 +84,7 @@ mod momentum_tracking;
 mod noloco;
 mod one_bit_adam;
 mod pace;
+mod packed;
 mod push_diging;
 mod push_sum;
 mod quasi_global;

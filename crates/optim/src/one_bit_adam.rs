@@ -8,6 +8,7 @@ use crate::{
 };
 use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability, Unstable,
+    With,
 };
 
 /// Settings of [`OneBitAdam`].
@@ -21,7 +22,7 @@ pub struct OneBitAdamConfig {
 
 /// T_w steps of Adam on the mean gradient, without bias correction; then v is frozen, and each rank sends q = C(β₁m + (1 − β₁)g + e), C the signs with their mean size, and keeps what is left out as e. Everybody compresses the mean again, m = C(mean q + e_s) with e_s kept, as a server would: x ← x − γm/(√v + ε).
 ///
-/// One message per step, of n values of two kinds after the warm-up; state m, v, e and e_s, 4n elements. All ranks hold the same m, v, e_s and x.
+/// One message per step: of n values to the mean over everybody in the warm-up, and then of one bit for each and their size, to each of the others ([`With::EachMember`]: n/8 bytes and one value, P − 1 times). State m, v, e and e_s, 4n elements. All ranks hold the same m, v, e_s and x.
 /// Signs move every element, by mean|m|/(√v + ε): where gradients were 0 or nearly so throughout the warm-up, ε alone bounds the step. Take a longer warm-up or a larger ε (10⁻³ where inputs may be constant) for such data.
 /// Source: Tang et al. 2021, "1-bit Adam", Algorithm 1, re-read from summaries.
 pub struct OneBitAdam<T> {
@@ -31,6 +32,9 @@ pub struct OneBitAdam<T> {
     v: Vec<T>,
     left: Vec<T>,
     server_left: Vec<T>,
+    /// A rank's q, and the mean of all.
+    q: Vec<T>,
+    sum: Vec<f64>,
     scratch: Vec<usize>,
 }
 
@@ -60,6 +64,8 @@ impl<T: Float> OneBitAdam<T> {
             v: Vec::new(),
             left: Vec::new(),
             server_left: Vec::new(),
+            q: Vec::new(),
+            sum: Vec::new(),
             scratch: Vec::new(),
         })
     }
@@ -77,12 +83,19 @@ impl<T: Float> Rule<T> for OneBitAdam<T> {
         self.place = place;
         (self.m, self.v) = (zeros(n), zeros(n));
         (self.left, self.server_left) = (zeros(n), zeros(n));
+        (self.q, self.sum) = (zeros(n), Vec::with_capacity(n));
     }
     fn whole(&self) -> bool {
         true
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
-        list.push(Exchange::everyone(cx));
+        list.push(match self.warms_up(cx) {
+            true => Exchange::everyone(cx),
+            false => {
+                let len = Compressor::Sign.packed_len::<T>(self.q.len());
+                Exchange::new(With::EachMember, cx).width(0).extra(len)
+            }
+        });
     }
     fn emit(&mut self, cx: &Cx, _slot: usize, local: Local<'_, T>, out: &mut [T]) {
         if self.warms_up(cx) {
@@ -94,9 +107,10 @@ impl<T: Float> Rule<T> for OneBitAdam<T> {
         update(left, |k, e| {
             beta1 * m[k].to_f64() + (1.0 - beta1) * local.g[k].to_f64() + e
         });
-        out.copy_from_slice(left);
-        Compressor::Sign.apply(cx, self.place, out, &mut self.scratch);
-        update(left, |k, c| c - out[k].to_f64());
+        let q = &mut self.q;
+        q.copy_from_slice(left);
+        Compressor::Sign.pack(cx, self.place, q, out, &mut self.scratch);
+        update(left, |k, c| c - q[k].to_f64());
     }
     fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]) {
         let (At::AfterGradient, Some(mean)) = (at, means.first()) else {
@@ -116,8 +130,16 @@ impl<T: Float> Rule<T> for OneBitAdam<T> {
             update(m, |k, m| beta1 * m + (1.0 - beta1) * g(k));
             update(v, |k, v| beta2 * v + (1.0 - beta2) * g(k) * g(k));
         } else {
-            let left = &mut self.server_left[at];
-            update(left, |k, e| mean.values[k].to_f64() + e);
+            let (q, sum, left) = (&mut self.q, &mut self.sum, &mut self.server_left[at]);
+            sum.clear();
+            sum.resize(q.len(), 0.0);
+            let len = Compressor::Sign.packed_len::<T>(q.len());
+            for message in mean.values.chunks_exact(len.max(1)) {
+                Compressor::Sign.unpack(cx, message, q, &mut self.scratch);
+                sum.iter_mut().zip(&*q).for_each(|(s, q)| *s += q.to_f64());
+            }
+            let world = self.place.world as f64;
+            update(left, |k, e| T::from_f64(sum[k] / world).to_f64() + e);
             fill(m, |k| left[k].to_f64());
             Compressor::Sign.apply(cx, self.place, m, &mut self.scratch);
             update(left, |k, s| s - m[k].to_f64());

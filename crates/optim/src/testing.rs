@@ -69,6 +69,7 @@ struct Posted<T> {
 struct Slot<T> {
     out: Vec<T>,
     mean: Vec<T>,
+    weights: Vec<f64>,
     /// The round that was started and not yet finished.
     open: Option<u64>,
 }
@@ -176,6 +177,7 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
             self.slots.push(Slot {
                 out: Vec::new(),
                 mean: Vec::new(),
+                weights: Vec::new(),
                 open: None,
             });
         }
@@ -221,10 +223,10 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
     }
 
     fn finish(&mut self, slot: usize) -> Result<(), Error> {
-        let Some((t, mean)) = self
+        let Some((t, mean, weights)) = self
             .slots
             .get_mut(slot)
-            .and_then(|s| Some((s.open?, &mut s.mean)))
+            .and_then(|s| Some((s.open?, &mut s.mean, &mut s.weights)))
         else {
             return Err(Error::invalid(
                 format!("finish of slot {slot}"),
@@ -232,13 +234,17 @@ impl<T: Float> Mixer<T> for DenseMixer<T> {
             ));
         };
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        board.mix(self.rank, slot, t, mean)?;
+        board.mix(self.rank, (slot, t), mean, weights)?;
         self.slots[slot].open = None;
         Ok(())
     }
 
     fn mean(&self, slot: usize) -> &[T] {
         self.slots.get(slot).map_or(&[], |s| &s.mean)
+    }
+
+    fn weights(&self, slot: usize) -> &[f64] {
+        self.slots.get(slot).map_or(&[], |s| &s.weights)
     }
 }
 
@@ -261,11 +267,21 @@ impl<T: Float> Board<T> {
         (before, before + 1 + all.count())
     }
 
-    /// What each in-neighbour has for `me`.
-    fn gather(&self, me: usize, posted: &Posted<T>, edges: &[Edge], to: &mut Vec<T>) {
-        let mut senders: Vec<usize> = edges.iter().map(|e| e.sender).collect();
-        senders.sort_unstable();
-        for j in senders {
+    /// What each in-neighbour has for `me`, and the weights.
+    fn gather(
+        &self,
+        me: usize,
+        posted: &Posted<T>,
+        row: &Row,
+        (to, weights): (&mut Vec<T>, &mut Vec<f64>),
+    ) {
+        let mut edges = row.from.clone();
+        edges.sort_unstable_by_key(|e| e.sender);
+        let sum: f64 = row.from.iter().map(|e| e.weight * e.share).sum();
+        weights.push(row.keep.unwrap_or(1.0 - sum));
+        for edge in edges {
+            weights.push(edge.weight * edge.share);
+            let j = edge.sender;
             let (at, of) = self.place(posted.round, j, me);
             let all = posted.values[j].as_deref().unwrap_or(&[]);
             let len = all.len() / of;
@@ -273,14 +289,20 @@ impl<T: Float> Board<T> {
         }
     }
 
-    fn mix(&mut self, me: usize, slot: usize, t: u64, mean: &mut Vec<T>) -> Result<(), Error> {
+    fn mix(
+        &mut self,
+        me: usize,
+        (slot, t): (usize, u64),
+        mean: &mut Vec<T>,
+        weights: &mut Vec<f64>,
+    ) -> Result<(), Error> {
         let op = || format!("finish of slot {slot}, round {t}");
         let world = self.world;
         let Some(posted) = self.posted.get(&(slot, t)) else {
             return Err(Error::invalid(op(), "it was not started"));
         };
         let row = match posted.with {
-            With::Everyone => Row {
+            With::Everyone | With::EachMember => Row {
                 keep: None,
                 from: (0..world)
                     .filter(|sender| *sender != me)
@@ -315,13 +337,15 @@ impl<T: Float> Board<T> {
             return Err(Error::invalid(op(), what));
         }
         mean.clear();
+        weights.clear();
         match posted.with {
             // The plain sum in rank order: the same bits on every rank.
             With::Everyone => mean.extend((0..own.len()).map(|k| {
                 let sum: f64 = (0..world).map(|j| value(j)[k].to_f64()).sum();
                 T::from_f64(sum / world as f64)
             })),
-            With::EachNeighbour => self.gather(me, posted, needed, mean),
+            With::EachMember => (0..world).for_each(|j| mean.extend(value(j))),
+            With::EachNeighbour => self.gather(me, posted, &row, (mean, weights)),
             _ => mean.extend(own.iter().enumerate().map(|(k, own)| {
                 let sent = |e: &Edge| (e.weight, e.sent(value(e.sender)[k]));
                 let terms = needed.iter().map(sent);

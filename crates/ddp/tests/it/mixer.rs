@@ -4,7 +4,7 @@ use crate::ranks::{BACKENDS, Numbers, WORLDS, run};
 use gaggle_core::{Codec, Cx, Exchange, Form, Mixer, Rank, Round, Topology, With};
 use gaggle_ddp::NeighbourMixer;
 use gaggle_optim::{
-    Compressor, Decentralised, RuleConfig, rule_by_name,
+    Decentralised, RuleConfig, rule_by_name,
     testing::{DenseMixer, lockstep},
 };
 use gaggle_topology::by_name;
@@ -152,7 +152,6 @@ fn config() -> RuleConfig {
     RuleConfig {
         fragments: 2,
         delay: 1,
-        compressor: Compressor::Sign,
         ..RuleConfig::default()
     }
 }
@@ -191,7 +190,6 @@ fn rules_over_the_group_equal_the_dense_computation() {
                 ("momentum-tracking", "ring"),
                 ("push-diging", "static-exp"),
                 ("gossip-pga", "ring"),
-                ("choco", "static-exp"),
             ] {
                 let want = dense(rule, topology, n as usize);
                 let got = run(backend, n, |group| {

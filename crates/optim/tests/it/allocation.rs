@@ -57,6 +57,9 @@ impl Mixer<f32> for Alone {
     fn mean(&self, _slot: usize) -> &[f32] {
         &self.0
     }
+    fn weights(&self, _slot: usize) -> &[f64] {
+        &[1.0]
+    }
 }
 
 #[test]

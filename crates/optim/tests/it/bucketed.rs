@@ -52,6 +52,9 @@ impl Mixer<f64> for Diary {
     fn mean(&self, slot: usize) -> &[f64] {
         &self.slots[slot]
     }
+    fn weights(&self, _slot: usize) -> &[f64] {
+        &[]
+    }
 }
 
 /// A rule that sends a message at one point and needs its mean at another.

@@ -184,6 +184,9 @@ impl Mixer<f64> for Broken {
     fn mean(&self, slot: usize) -> &[f64] {
         self.inner.mean(slot)
     }
+    fn weights(&self, slot: usize) -> &[f64] {
+        self.inner.weights(slot)
+    }
 }
 
 #[test]

@@ -245,6 +245,7 @@ fn by_spans(name: &str, cuts: &[usize], backwards: bool, steps: u64) -> Vec<f64>
                         slot: *slot,
                         at: at.clone(),
                         values,
+                        weights: &[0.5, 0.25, 0.25],
                     })
                     .collect();
                 let local = Local {
