@@ -9,7 +9,7 @@ use crate::{
     sync::Arc,
 };
 use gaggle_collectives::Span;
-use gaggle_core::{Loan, Outlet, Rank, SharedMemory, Stores};
+use gaggle_core::{Loan, Outlet, Rank, SharedMemory};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -114,7 +114,7 @@ impl Copies {
             return Copied::Not;
         };
         if !slot.written {
-            window.write(0, bytes, Stores::Cached);
+            self.room.writing().copy(window, bytes.into());
             slot.written = true;
         }
         self.out.push(Out {

@@ -20,6 +20,7 @@
 //! A slot is written again once all members have said that they are through with what it held.
 //! They say so beside every code, and in word 0 where an operation was waited for or a slot is waited for; so two ranks that both wait for a slot hear of each other.
 
+use super::writing::Writing;
 use crate::sync::{Arc, Mutex, MutexGuard};
 use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords, Window};
 use smallvec::SmallVec;
@@ -70,6 +71,8 @@ pub(crate) struct Stream {
     own: SharedWords,
     /// Where that is in this rank's heap.
     place: u64,
+    /// How that is best written.
+    writing: Writing,
     inner: Mutex<Inner>,
 }
 
@@ -117,6 +120,7 @@ impl Stream {
             world: info.world_ranks.clone(),
             own: words,
             place,
+            writing: Writing::default(),
             inner: Mutex::new(Inner {
                 peers: (0..n).map(|_| None).collect(),
                 places: vec![0; n],
@@ -344,8 +348,11 @@ impl Lines<'_> {
         } else {
             let stream = self.stream;
             let (me, place) = (stream.world[stream.me], stream.place + 8 * rest as u64);
-            let written = stream.shared.write(me, place, payload[1]);
-            debug_assert!(written, "its own words");
+            let room = stream.shared.window(me, place, payload[1].len());
+            debug_assert!(room.is_some(), "its own words");
+            if let Some(room) = room {
+                stream.writing.copy(room, payload[1].into());
+            }
         }
         let open = seq.saturating_sub(self.own_over()).min(OPEN);
         own.store(at, (seq + 1) << 8 | open);

@@ -16,6 +16,7 @@ mod small;
 mod staged;
 mod staged_layout;
 pub(crate) mod staged_room;
+mod writing;
 
 use crate::{
     arguments::Shape,

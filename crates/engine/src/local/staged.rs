@@ -296,8 +296,7 @@ impl Staged {
             let from = memory.bytes(span);
             bytes += from.len() as u64;
             let to = self.window(me, self.place(&own, slice, cell), from.len())?;
-            // The others read it soon.
-            copy_window(to, Window::from(from), Stores::Cached);
+            self.room.writing().copy(to, Window::from(from));
         }
         self.filled += 1;
         self.raise(Flag::Filled, self.filled)?;
@@ -326,8 +325,10 @@ impl Staged {
         let (dst, beside) = memory.split(to);
         let dst = WindowMut::from(dst);
         let mut outputs = SmallVec::<[WindowMut<'_>; 2]>::from_slice(&[dst]);
+        let mut stores = Stores::Cached;
         if self.layout.spreads() {
-            // The others read it soon: it is to stay in the cache.
+            // The others read it soon.
+            stores = self.room.writing().stores();
             let own = self.place(&self.record(), slice, cell);
             outputs.push(self.window(self.me(), own, dst.len())?);
         }
@@ -346,7 +347,7 @@ impl Staged {
             let source = kernels::Source::Window { window, dtype };
             terms.push(kernels::Term { source, weight });
         }
-        kernels::fold_windows(dtype, reduce, &outputs, &terms, how, Stores::Cached);
+        kernels::fold_windows(dtype, reduce, &outputs, &terms, how, stores);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! A block begins with three words, each alone on its cache lines, that only this rank stores and that never fall: how many slices are filled, folded, and read.
 //! It is given to another operation only when all who read the last one's have said that they are through; after a failure at once, because whoever is behind it finds the operation given up and does not count what it has read.
 
+use super::writing::Writing;
 use crate::sync::{Arc, Mutex};
 use gaggle_core::{Block, Rank, SharedMemory};
 
@@ -68,6 +69,8 @@ pub(crate) struct Rooms {
     kept: Mutex<Vec<Kept>>,
     /// Bytes of all blocks, those in use included.
     taken: Mutex<u64>,
+    /// How they are best written.
+    writing: Writing,
     /// For the last look at who still reads.
     shared: Mutex<Option<Arc<dyn SharedMemory>>>,
 }
@@ -147,6 +150,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// How this rank best writes to it.
+    pub(crate) fn writing(&self) -> &Writing {
+        &self.rooms.writing
+    }
+
     /// Where it begins in this rank's heap.
     pub(crate) fn place(&self) -> u64 {
         self.kept.as_ref().map_or(0, |k| k.place)
