@@ -2,6 +2,7 @@
 
 use gaggle::{
     EngineConfig, Group, Rank,
+    core::{Cx, Exchange, Form, Mixer, Round, Topology, With},
     ddp::{BucketConfig, NeighbourMixer, ParamSpec, RuleDdp},
     optim::{CATALOGUE, Compressor, Decentralised, Entry, RuleConfig, rule_by_name, testing},
     topology::by_name,
@@ -253,5 +254,96 @@ fn compressed_messages_take_as_many_bytes_as_they_need() {
         assert!(sent.iter().all(|s| s[2..] == [signs; 4]), "{sent:?}");
         let warm: u64 = sent.iter().map(|s| s[0]).sum();
         assert!(warm >= 4 * signs * world as u64, "{sent:?}");
+    }
+}
+
+/// A ring in one direction whose senders and receivers both have weights of their own.
+#[derive(Clone, Copy)]
+struct Shares(usize);
+
+impl Topology for Shares {
+    fn name(&self) -> &str {
+        "shares"
+    }
+    fn world(&self) -> usize {
+        self.0
+    }
+    fn period(&self) -> Option<u64> {
+        Some(1)
+    }
+    fn round(&self, rank: Rank, _t: u64, out: &mut Round) {
+        let (n, r) = (self.0 as u32, rank.0);
+        let others = |ahead: u32, weight: f64| match n {
+            1 => vec![],
+            _ => vec![(Rank((r + ahead) % n), weight)],
+        };
+        *out = Round {
+            from: others(n - 1, 0.25 + f64::from(r) / 16.0),
+            to: others(1, 0.5 - f64::from(r) / 32.0),
+            keep: 0.5 + f64::from(r) / 8.0,
+            form: Form::Sum,
+        };
+    }
+}
+
+/// What comes of messages one by one, from neighbours and from everybody, and the weights beside them.
+type OneByOne = [(Vec<f64>, Vec<f64>); 2];
+
+const EACH: [With; 2] = [With::EachNeighbour, With::EachMember];
+
+fn begin_one_by_one(mixer: &mut dyn Mixer<f64>) -> Result<(), Trouble> {
+    for (slot, with) in EACH.into_iter().enumerate() {
+        let exchange = Exchange::new(with, &Cx::at(0, 0.1)).slot(slot);
+        let (n, rank) = (3 * mixer.messages(&exchange), f64::from(mixer.rank().0));
+        // Any bits: a signalling NaN among them.
+        let values = [rank + 0.1, f64::from_bits(0x7ff0_0000_0000_0001), -rank];
+        for (to, value) in mixer.outbox(slot, n).iter_mut().zip(values.iter().cycle()) {
+            *to = *value;
+        }
+        mixer.start(&exchange, 0)?;
+    }
+    Ok(())
+}
+
+fn end_one_by_one(mixer: &mut dyn Mixer<f64>) -> Result<OneByOne, Trouble> {
+    for slot in 0..EACH.len() {
+        mixer.finish(slot)?;
+    }
+    Ok([0, 1].map(|slot| (mixer.mean(slot).to_vec(), mixer.weights(slot).to_vec())))
+}
+
+#[test]
+fn messages_one_by_one_keep_their_bits_and_bring_their_weights() {
+    for n in [1, 2, 3, 5, 7, 8] {
+        let mut dense = testing::DenseMixer::<f64>::of(Arc::new(Shares(n)));
+        for mixer in &mut dense {
+            begin_one_by_one(mixer).expect("begins");
+        }
+        let told = gaggle::local(n, |group| {
+            let mut mixer = NeighbourMixer::new(group, Box::new(Shares(n)))?;
+            begin_one_by_one(&mut mixer)?;
+            end_one_by_one(&mut mixer)
+        });
+        let told = told.expect("ranks as threads").into_iter();
+        for (r, (told, dense)) in told.zip(&mut dense).enumerate() {
+            let told: OneByOne = told.unwrap_or_else(|e: Trouble| panic!("rank {r} of {n}: {e}"));
+            let by_matrix = end_one_by_one(dense).expect("ends");
+            for ((values, weights), (want, want_weights)) in told.iter().zip(&by_matrix) {
+                assert!(same_bits(values, want), "rank {r} of {n}");
+                assert_eq!(weights, want_weights, "rank {r} of {n}");
+            }
+            let [(from_neighbours, weights), (from_all, none)] = told;
+            let (own, senders) = (0.5 + r as f64 / 8.0, usize::from(n > 1));
+            assert_eq!((weights[0], weights.len()), (own, 1 + senders));
+            assert_eq!(from_neighbours.len(), 3 * senders);
+            if let [_, weight] = weights[..] {
+                let sender = ((r + n - 1) % n) as f64;
+                let (a, b) = (0.25 + r as f64 / 16.0, 0.5 - sender / 32.0);
+                assert_eq!((weight, from_neighbours[0]), (a * b, sender + 0.1));
+            }
+            let firsts: Vec<f64> = from_all.iter().step_by(3).copied().collect();
+            let ranks: Vec<f64> = (0..n).map(|r| r as f64 + 0.1).collect();
+            assert_eq!((firsts, none), (ranks, vec![]));
+        }
     }
 }

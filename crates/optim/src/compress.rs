@@ -1,7 +1,10 @@
 //! Compressors: what is left of a vector when little is to be sent.
 
-use crate::error::{ConfigError, in_range};
-use gaggle_core::{Cx, Float, Place, Rank};
+use crate::{
+    arith::norm,
+    error::{ConfigError, in_range},
+};
+use gaggle_core::{Cx, Float, Place};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -83,13 +86,6 @@ impl Compressor {
         known.ok_or_else(|| ConfigError::UnknownCompressor { name: name.into() })
     }
 
-    fn seed(&self) -> u64 {
-        match *self {
-            Compressor::RandomK { seed, .. } | Compressor::Qsgd { seed, .. } => seed,
-            _ => 0,
-        }
-    }
-
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {
@@ -143,14 +139,18 @@ impl Compressor {
                     *x = T::from_f64(if negative { -size } else { size });
                 }
             }
-            Compressor::Qsgd { .. } => {
-                let mut levels = Levels::new(*self, cx, place, v);
-                if levels.norm == 0.0 {
+            Compressor::Qsgd {
+                levels,
+                contracting,
+                seed,
+            } => {
+                let grid = Grid::new(levels, contracting, n, norm(v));
+                if grid.norm == 0.0 {
                     return;
                 }
+                let mut rng = generator(seed, cx, place);
                 for x in v {
-                    let xi = levels.next(x.to_f64());
-                    *x = levels.value(xi);
+                    *x = grid.value(grid.near(x.to_f64(), rng.random()));
                 }
             }
         }
@@ -173,61 +173,32 @@ pub(crate) fn draw(seed: u64, cx: &Cx, place: Place, (k, n): (usize, usize), all
     }
 }
 
-/// QSGD's whole numbers ξ of a vector, and the values that they stand for: ‖v‖·ξ/(s·shrink), ξ from −s to s.
-pub(crate) struct Levels {
+/// QSGD's grid: the values ‖v‖·ξ/(s·shrink) for whole ξ from −s to s.
+pub(crate) struct Grid {
     /// ‖v‖₂.
     pub(crate) norm: f64,
     s: f64,
     shrink: f64,
-    rng: ChaCha8Rng,
 }
 
-impl Levels {
-    /// Of the vector `v`.
-    pub(crate) fn new<T: Float>(of: Compressor, cx: &Cx, place: Place, v: &[T]) -> Levels {
-        let norm = crate::arith::norm(v);
-        Levels {
-            rng: generator(of.seed(), cx, place),
-            ..Levels::of_norm(of, cx, v.len(), norm)
-        }
-    }
-
-    /// Of a vector of `n` elements of which its norm is known: for values alone.
-    pub(crate) fn of_norm(of: Compressor, cx: &Cx, n: usize, norm: f64) -> Levels {
-        let (s, contracting) = match of {
-            Compressor::Qsgd {
-                levels,
-                contracting,
-                ..
-            } => (f64::from(levels), contracting),
-            _ => (1.0, false),
+impl Grid {
+    /// For a vector of `n` elements with this norm.
+    pub(crate) fn new(levels: u32, contracting: bool, n: usize, norm: f64) -> Grid {
+        let (s, n) = (f64::from(levels), n as f64);
+        let shrink = match contracting {
+            true => 1.0 + (n / (s * s)).min(n.sqrt() / s),
+            false => 1.0,
         };
-        let n = n as f64;
-        Levels {
-            norm,
-            s,
-            shrink: match contracting {
-                true => 1.0 + (n / (s * s)).min(n.sqrt() / s),
-                false => 1.0,
-            },
-            rng: generator(
-                0,
-                cx,
-                Place {
-                    rank: Rank(0),
-                    world: 0,
-                },
-            ),
-        }
+        Grid { norm, s, shrink }
     }
 
-    /// ξ with the sign of `x`, one of the two next to s|x|/‖v‖, at random.
-    pub(crate) fn next(&mut self, x: f64) -> f64 {
+    /// ξ for `x`: one of the two next to s·x/‖v‖, the farther one from 0 where `draw`, uniform in 0..1, is below what is left.
+    pub(crate) fn near(&self, x: f64, draw: f64) -> f64 {
         if self.norm == 0.0 {
             return 0.0;
         }
         let level = self.s * x.abs() / self.norm;
-        let up = self.rng.random::<f64>() < level - level.floor();
+        let up = draw < level - level.floor();
         // Rounding may have made the norm of one element smaller than it.
         let xi = (level.floor() + f64::from(u8::from(up))).min(self.s);
         if x < 0.0 && xi > 0.0 { -xi } else { xi }
@@ -238,7 +209,7 @@ impl Levels {
     }
 }
 
-fn generator(seed: u64, cx: &Cx, place: Place) -> ChaCha8Rng {
+pub(crate) fn generator(seed: u64, cx: &Cx, place: Place) -> ChaCha8Rng {
     let mut key = [0; 32];
     let words = [seed, u64::from(place.rank.0), cx.step];
     for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
@@ -250,6 +221,7 @@ fn generator(seed: u64, cx: &Cx, place: Place) -> ChaCha8Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gaggle_core::Rank;
 
     const X: [f64; 4] = [3.0, -4.0, 0.0, 12.0];
 

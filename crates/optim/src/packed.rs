@@ -12,12 +12,14 @@
 
 use crate::{
     Compressor,
-    compress::{Levels, chosen},
+    arith::norm,
+    compress::{Grid, chosen, draw, generator},
 };
 use gaggle_core::{
     Cx, Float, Place, Rank,
     raw::{bytes_of, bytes_of_mut},
 };
+use rand::Rng;
 
 /// Bytes of a place: enough for 2³² elements, and 8 where there are more.
 fn place_bytes(n: usize) -> usize {
@@ -72,12 +74,18 @@ impl Compressor {
         }
         out.fill(T::from_f64(0.0));
         let bytes = bytes_of_mut(out);
-        if let Compressor::Qsgd { levels, .. } = *self {
-            let mut draw = Levels::new(*self, cx, place, v);
-            bytes[..8].copy_from_slice(&draw.norm.to_le_bytes());
+        if let Compressor::Qsgd {
+            levels,
+            contracting,
+            seed,
+        } = *self
+        {
+            let grid = Grid::new(levels, contracting, n, norm(v));
+            let mut rng = generator(seed, cx, place);
+            bytes[..8].copy_from_slice(&grid.norm.to_le_bytes());
             let codes = v.iter_mut().map(|x| {
-                let xi = draw.next(x.to_f64());
-                *x = draw.value(xi);
+                let xi = grid.near(x.to_f64(), rng.random());
+                *x = grid.value(xi);
                 (xi + f64::from(levels)) as u64
             });
             put_bits(&mut bytes[8..], level_bits(levels), codes);
@@ -143,19 +151,23 @@ impl Compressor {
                     rank: Rank(u32::from_le_bytes(word)),
                     world: 0,
                 };
-                crate::compress::draw(seed, cx, place, (chosen(ratio, n), n), scratch);
+                draw(seed, cx, place, (chosen(ratio, n), n), scratch);
                 for (i, value) in scratch.iter().zip(values_of(values)) {
                     into[*i] = value;
                 }
             }
-            Compressor::Qsgd { levels, .. } => {
+            Compressor::Qsgd {
+                levels,
+                contracting,
+                ..
+            } => {
                 let (norm, codes) = bytes.split_at(8);
                 let mut word = [0; 8];
                 word.copy_from_slice(norm);
-                let scale = Levels::of_norm(*self, cx, n, f64::from_le_bytes(word));
+                let grid = Grid::new(levels, contracting, n, f64::from_le_bytes(word));
                 let codes = bits_of(codes, level_bits(levels));
                 for (to, code) in into.iter_mut().zip(codes) {
-                    *to = scale.value(code as f64 - f64::from(levels));
+                    *to = grid.value(code as f64 - f64::from(levels));
                 }
             }
             _ => {
