@@ -5,7 +5,7 @@ use gaggle::{
     Algorithm, DType, Rank, Reduce,
     collectives::{
         Call, Plan, Promise, Request, algorithms, check, plan,
-        select::{Overrides, Question, Tables, choose},
+        select::{Overrides, Places, Question, Tables, choose},
         timeline,
     },
     core::OpKind,
@@ -86,8 +86,15 @@ fn predicting(criterion: &mut Criterion) {
     for algorithm in [Algorithm::Ring, Algorithm::Direct] {
         let (plans, _) = promise(algorithm, 8, 1 << 20, 1 << 16);
         suite.bench_function(BenchmarkId::new(algorithm.name(), 8), |bencher| {
-            bencher
-                .iter(|| timeline(black_box(&plans), DType::F32, &Tables::default(), None).is_ok());
+            bencher.iter(|| {
+                timeline(
+                    black_box(&plans),
+                    DType::F32,
+                    &Tables::default(),
+                    Places::default(),
+                )
+                .is_ok()
+            });
         });
     }
     suite.finish();

@@ -9,7 +9,7 @@ use crate::{args, failure::Failure};
 use clap::Args as ClapArgs;
 use gaggle_collectives::{
     Call, Cost, Plan, Request, Timeline, check,
-    select::{self, LinkClass, Overrides, Question, Selection, Tables},
+    select::{self, LinkClass, Overrides, Places, Question, Selection, Tables},
     timeline,
 };
 use gaggle_core::{Algorithm, Codec, Counts, DType, Mode, OpKind, Rank, Reduce, Round};
@@ -43,6 +43,9 @@ pub(crate) struct ExplainArgs {
     /// Which ranks share a host: 2x3 for 2 hosts of 3 ranks, or each rank's host, 0,0,1
     #[arg(long, value_name = "HOSTS", value_parser = hosts)]
     hosts: Option<Hosts>,
+    /// Which ranks of one host share a memory node (NUMA), likewise: 2x8, or each rank's node
+    #[arg(long, value_name = "NODES", value_parser = nodes)]
+    nodes: Option<Hosts>,
     /// What the ranks' links are: threads, shared, loopback, 10gbit or 1gbit; of several hosts, those between them
     #[arg(long, value_name = "CLASS", value_parser = class)]
     links: Option<LinkClass>,
@@ -108,6 +111,7 @@ const HELP: &str = "\
 Examples:
   gaggle explain all-reduce --ranks 6 --bytes 1M
   gaggle explain all-reduce --ranks 6 --hosts 2x3 --algorithm two_level_ring --svg plan.svg
+  gaggle explain all-reduce --ranks 16 --nodes 2x8 --mapped --bytes 64m
   gaggle explain broadcast --ranks 9 --bytes 64k --root 4 --algorithm binomial
   gaggle explain all-reduce --ranks 4 --codec bf16 --links 1gbit --mode ordered
   gaggle explain neighbour-all-reduce --ranks 8 --topology one-peer-exp --round 1
@@ -182,12 +186,20 @@ fn class(text: &str) -> Result<LinkClass, String> {
         .ok_or_else(|| "there are threads, shared, loopback, 10gbit and 1gbit".into())
 }
 
-/// Each rank's host.
+/// Each rank's host, or memory node.
 #[derive(Clone, Debug)]
 struct Hosts(Arc<[u32]>);
 
 fn hosts(text: &str) -> Result<Hosts, String> {
-    let wrong = || "give 2x3 for 2 hosts of 3 ranks, or each rank's host, as 0,0,1".to_owned();
+    groups(text, "host")
+}
+
+fn nodes(text: &str) -> Result<Hosts, String> {
+    groups(text, "node")
+}
+
+fn groups(text: &str, what: &str) -> Result<Hosts, String> {
+    let wrong = || format!("give 2x3 for 2 {what}s of 3 ranks, or each rank's {what}, as 0,0,1");
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
     if let Some((hosts, each)) = text.split_once('x') {
         let (hosts, each) = (number(hosts)?, number(each)?);
@@ -209,6 +221,8 @@ struct Explained {
     rounded: bool,
     tables: Tables,
     hosts: Option<Arc<[u32]>>,
+    /// Of ranks of one host, where there are several.
+    nodes: Option<Arc<[u32]>>,
     selection: Selection,
     plans: Vec<Plan>,
     costs: Vec<Cost>,
@@ -254,6 +268,15 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         .ok_or("the vector is longer than can be counted")?;
     let len = bytes / size;
     let hosts = args.hosts.as_ref().map(|h| h.0.clone());
+    let nodes = args.nodes.as_ref().map(|n| n.0.clone());
+    // Without another word the nodes are those of one host.
+    let one_host = || nodes.as_ref().map(|_| vec![0; world as usize].into());
+    let hosts = hosts.or_else(one_host);
+    let places = Places {
+        hosts: hosts.as_deref(),
+        nodes: nodes.as_deref(),
+    };
+    let groups = places.groups().map(Arc::<[u32]>::from);
     let rounds = neighbours(args, hosts.as_deref())?;
     let degree = rounds.iter().map(|r| r.from.len().max(r.to.len())).max();
     let tables = tables(args, hosts.as_deref());
@@ -263,7 +286,8 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         } else {
             Reduce::Sum
         },
-        hosts: hosts.as_deref(),
+        hosts: places.hosts,
+        nodes: places.nodes,
         mode: args.mode,
         codec: args.codec,
         codec_forced: args.force_codec,
@@ -283,7 +307,7 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         out_of_place: args.out_of_place || kind == OpKind::NeighbourGather,
         feedback: args.feedback && selection.codec != Codec::None,
         radix: args.radix,
-        hosts: hosts.clone(),
+        hosts: groups,
         ..Request::new(Call::Barrier, Rank(0), world, len)
     };
     let mut plans = Vec::new();
@@ -315,8 +339,9 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         costs: costs
             .ok_or_else(|| format!("the {} codec applies to f32, not to {dtype}", args.codec))?,
         rounds: check::depth(&plans).map_err(fault)?,
-        times: timeline(&plans, dtype, &tables, hosts.as_deref()).map_err(fault)?,
+        times: timeline(&plans, dtype, &tables, places).map_err(fault)?,
         tables,
+        nodes: places.nodes_of_one_host().map(Arc::from),
         hosts,
         selection,
         plans,
@@ -362,6 +387,12 @@ fn check_args(args: &ExplainArgs) -> Result<(), String> {
     }
     if kind == OpKind::Message && world != 2 {
         return Err("a message is between 2 ranks: say --ranks 2".into());
+    }
+    if let Some(Hosts(nodes)) = args.nodes.as_ref().filter(|n| n.0.len() != world as usize) {
+        return Err(format!(
+            "--nodes speaks of {} ranks, but there are {world}",
+            nodes.len()
+        ));
     }
     match &args.hosts {
         Some(Hosts(hosts)) if hosts.len() != world as usize => Err(format!(

@@ -8,6 +8,7 @@ use gaggle::Group;
 use gaggle_collectives::select::{LinkClass, Tables};
 use gaggle_core::{Algorithm, Codec, Error, Kind, Op, Rank, Reduce, descriptor::stable_hash};
 use gaggle_launch::{Job, Voice};
+use gaggle_transport::processors::NodeSetting;
 use std::{env, ffi::OsString, path::PathBuf, time::Instant};
 
 /// Measure what the links between ranks can do, and write the table that plans are chosen by
@@ -35,8 +36,9 @@ Measured are latency (half a ping-pong), the cost of a message (a burst of small
 (both ways at once), the fold rate (an all-reduce less its exchange) and the codecs' rate (an
 all-reduce with bf16 less one without, and less the bytes that it saves); where ranks have mapped
 each other's memory also a look at it (a barrier) and its rate (an all-reduce); medians. `inside` is
-between processes of one host, `between` is between hosts; what is not there stays as it is
-usually, and the file says so.
+between processes of one host (and of one memory node, where they are bound to some), `across` is
+between nodes of a host, all ranks of two nodes at once, `between` is between hosts; what is not
+there stays as it is usually, and the file says so.
 All ranks of a job need the same file in GAGGLE_TABLES; operations of ranks that differ fail.";
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<i32, Failure> {
@@ -71,16 +73,23 @@ fn too_few() -> Failure {
 /// One rank's part; rank 0, which is an end of every link that is measured, writes.
 fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
     let hosts = group.all_gather(&[host()])?;
-    let here = hosts[0];
-    let find = |other: bool| {
-        let found = hosts.iter().skip(1).position(|h| (*h != here) == other);
-        found.map(|at| Rank(at as u32 + 1))
+    let nodes = group.all_gather(&[node()?])?;
+    let (here, at) = (hosts[0], nodes[0]);
+    let beside =
+        |rank: usize| hosts[rank] == here && (nodes[rank] == at || nodes[rank] == 0 || at == 0);
+    let find = |fits: &dyn Fn(usize) -> bool| {
+        let found = (1..hosts.len()).find(|rank| fits(*rank));
+        found.map(|rank| Rank(rank as u32))
     };
     let mut tables = Tables::default();
     let mut remarks = String::new();
     for (name, peer, class) in [
-        ("inside", find(false), &mut tables.inside),
-        ("between", find(true), &mut tables.between),
+        ("inside", find(&beside), &mut tables.inside),
+        (
+            "between",
+            find(&|rank| hosts[rank] != here),
+            &mut tables.between,
+        ),
     ] {
         match peer {
             Some(peer) => {
@@ -94,6 +103,24 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
         }
         group.barrier()?;
     }
+    let local: Vec<u64> = (0..hosts.len())
+        .map(|rank| if hosts[rank] == here { nodes[rank] } else { 0 })
+        .collect();
+    let pairs = pairs_across(&local);
+    tables.across = tables.inside.across_nodes();
+    match pairs.len() {
+        0 => remarks += "# across: not there, as it is assumed by inside\n",
+        n => {
+            // All at once: what a rank gets while its whole node reaches across.
+            let own = pairs.iter().find(|pair| pair.contains(&group.rank()));
+            if let Some(pair) = own {
+                let pair = group.subgroup(pair, "across")?;
+                tables.across = measure(&pair, args.repeat)?;
+            }
+            remarks += &format!("# across: measured between {n} pairs of ranks at once\n");
+        }
+    }
+    group.barrier()?;
     if group.rank() == Rank(0) {
         let text = format!(
             "# What links can do, as gaggle {} has measured it.\n{remarks}{tables}",
@@ -106,6 +133,29 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
         crate::print(&text);
     }
     Ok(0)
+}
+
+/// This rank's memory node, from 1 on; 0 where it is not known.
+fn node() -> Result<u64, Failure> {
+    let said = env::var("GAGGLE_NODE").unwrap_or_default();
+    let setting: NodeSetting = said
+        .parse()
+        .map_err(|e| Failure::TuneUsage(format!("GAGGLE_NODE is {said:?}, wanted {e}")))?;
+    Ok(setting.node().map_or(0, |node| u64::from(node) + 1))
+}
+
+/// Each rank of rank 0's node with one of the next node; `nodes` are those of rank 0's host, 0 where a rank is on another or does not know.
+fn pairs_across(nodes: &[u64]) -> Vec<[Rank; 2]> {
+    let on = |node: u64| {
+        let ranks = (0..)
+            .zip(nodes)
+            .filter(move |(_, n)| **n == node && node != 0);
+        ranks.map(|(rank, _)| Rank(rank))
+    };
+    let first = nodes.first().copied().unwrap_or(0);
+    let other = nodes.iter().copied().find(|n| *n != 0 && *n != first);
+    let other = other.filter(|_| first != 0).unwrap_or(0);
+    on(first).zip(on(other)).map(|(a, b)| [a, b]).collect()
 }
 
 /// The same for ranks of one boot and network namespace, and no other's: as ranks that join find out who shares a host.
@@ -290,6 +340,20 @@ mod tests {
             (c.look_ns, c.mapped_bytes_per_us),
             (usual.look_ns, usual.mapped_bytes_per_us)
         );
+    }
+
+    #[test]
+    fn each_rank_of_a_node_has_one_of_the_next_to_reach_across_to() {
+        let of = |nodes: &[u64]| -> Vec<[u32; 2]> {
+            let pairs = pairs_across(nodes).into_iter();
+            pairs.map(|pair| pair.map(|rank| rank.0)).collect()
+        };
+        assert_eq!(of(&[1, 1, 2, 2]), [[0, 2], [1, 3]]);
+        assert_eq!(of(&[2, 1, 2, 3, 1]), [[0, 1], [2, 4]]);
+        assert_eq!(of(&[1, 2, 2]), [[0, 1]]);
+        for none in [&[][..], &[1], &[1, 1], &[0, 0], &[1, 0], &[0, 1, 2]] {
+            assert!(pairs_across(none).is_empty(), "{none:?}");
+        }
     }
 
     #[test]

@@ -249,6 +249,34 @@ fn explain_says_what_why_and_how_long() {
     );
 }
 
+#[test]
+fn explain_knows_what_crosses_between_memory_nodes() {
+    let two = explain("all-reduce -n 16 --nodes 2x8 --mapped --bytes 64m");
+    for words in [
+        "choice     two_level_",
+        "others: ",
+        "fused 16.8 ms",
+        "links      inside a node 6µs and 4000 MB/s; between nodes 12µs and 2500 MB/s",
+        "in mapped memory 20000 and 5000 MB/s, looks 300 and 1200 ns",
+        // 2 nodes: each of 16 ranks sends an 8th of the vector across.
+        "crossing   128 MiB\n",
+    ] {
+        assert!(two.contains(words), "no '{words}' in\n{two}");
+    }
+    // One pass over all memory: each rank reads a 16th of 8 others' vectors, and writes it there.
+    let fused = explain("all-reduce -n 16 --nodes 2x8 --mapped --bytes 64m --algorithm fused");
+    assert!(fused.contains("crossing   1 GiB\n"), "{fused}");
+    let small = explain("all-reduce -n 16 --nodes 2x8 --mapped --bytes 4k");
+    assert!(small.contains("choice     fused"), "{small}");
+    let names = "all-reduce -n 4 --hosts 1x4 --nodes 0,1,0,1 --algorithm two_level_direct";
+    assert!(explain(names).contains("choice     two_level_direct"));
+    let apart = explain("all-reduce -n 4 --hosts 2x2 --nodes 0,1,2,3");
+    assert!(
+        apart.contains("between hosts") && !apart.contains("crossing"),
+        "{apart}"
+    );
+}
+
 /// Slices of one span are one line, and of many ranks and lines some are left out, unless all are asked for.
 #[test]
 fn explain_is_short_unless_all_is_asked_for() {

@@ -326,6 +326,66 @@ fn mistakes_are_told_before_anything_is_started() {
     }
 }
 
+/// On a made-up machine: two ranks on each of two memory nodes.
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_on_several_nodes_work_in_two_levels_and_are_tuned() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tables.txt");
+    let run = |nodes: &str, command: &str| {
+        let script = format!(
+            "export GAGGLE_NODE={nodes}; exec {} {command}",
+            env!("CARGO_BIN_EXE_gaggle")
+        );
+        let mut job = Command::new(env!("CARGO_BIN_EXE_gaggle"));
+        job.args(["run", "-n", "4", "--", "sh", "-c", &script])
+            .env("GAGGLE_TIMEOUT", "60")
+            .env("GAGGLE_TRACE", "off")
+            .env_remove("GAGGLE_TABLES")
+            .env_remove("RANK")
+            .env_remove("WORLD_SIZE");
+        job
+    };
+    for (operation, algorithm) in [
+        ("all-reduce", "two_level_direct"),
+        ("reduce-scatter", "two_level_direct"),
+        ("all-gather", "two_level_ring"),
+        ("reduce", "two_level_binomial"),
+        ("broadcast", "two_level_pipelined"),
+    ] {
+        for memory in ["", "--registered"] {
+            let command = format!(
+                "perf {operation} --algorithm {algorithm} -b 4 -e 1M -f 64 -n 2 -w 1 {memory}"
+            );
+            let (out, _) = check(&mut run("$((RANK / 2))", &command), 0);
+            assert!(out.contains(algorithm), "{out}");
+        }
+    }
+    // What one rank does not know counts for none.
+    let by = "perf all-reduce --algorithm two_level_direct -n 1 -b 4 -e 4";
+    let (_, err) = check(
+        &mut run("$(test $RANK = 3 && echo off || echo $RANK)", by),
+        1,
+    );
+    let words = "needs several hosts, or memory nodes of one, and ranks that share one";
+    assert!(err.contains(words), "{err}");
+    let (_, err) = check(&mut run("first", by), 1);
+    assert!(
+        err.contains("GAGGLE_NODE is \"first\", wanted auto, off or the number"),
+        "{err}"
+    );
+    let tune = format!("tune --repeat 1 -o {}", path.display());
+    check(&mut run("$((RANK % 2))", &tune), 0);
+    let written = std::fs::read_to_string(&path).unwrap();
+    for words in [
+        "# inside: measured between rank 0 and rank 2",
+        "# across: measured between 2 pairs of ranks at once",
+        "across.mapped_bytes_per_us = ",
+    ] {
+        assert!(written.contains(words), "{words}:\n{written}");
+    }
+}
+
 #[test]
 fn tune_writes_a_table_that_ranks_and_explain_go_by() {
     let dir = tempfile::tempdir().unwrap();
@@ -350,6 +410,7 @@ fn tune_writes_a_table_that_ranks_and_explain_go_by() {
     for word in [
         "# inside: measured between rank 0 and rank 1",
         "# between: not there",
+        "# across: not there, as it is assumed by inside",
         "inside.bytes_per_us = ",
     ] {
         assert!(written.contains(word), "{word}:\n{written}");

@@ -350,7 +350,7 @@ pub struct Request {
     pub feedback: bool,
     /// Children per inner node of a k-nomial tree, plus 1; at least 2.
     pub radix: u32,
-    /// Each member's host, as any number; `None`: all on hosts of their own. For two-level plans.
+    /// Each member's host, as any number; `None`: all on hosts of their own. For two-level plans; where all are on one host, which member is on which of its memory nodes may stand here ([`Places::groups`](crate::select::Places::groups)).
     pub hosts: Option<Arc<[u32]>>,
     /// Whether the averages of a neighbour round may all wait until everything has come, as those of a round do that goes on without whoever is missing. Otherwise the room for what comes is used again as soon as it has been averaged.
     pub patient: bool,

@@ -8,10 +8,12 @@
 mod eligible;
 mod model;
 mod overrides;
+mod places;
 mod tables;
 
 pub use eligible::{Ineligible, eligible, folding};
 pub use overrides::{Overrides, ParseOverridesError, Rule};
+pub use places::Places;
 pub use tables::{LinkClass, ParseTablesError, Tables};
 
 use gaggle_core::{Algorithm, Codec, DType, Mode, OpKind, Properties, Reduce};
@@ -35,6 +37,8 @@ pub struct Question<'a> {
     pub counted: bool,
     /// Each member's host; `None`: all on hosts of their own.
     pub hosts: Option<&'a [u32]>,
+    /// Each member's memory node (NUMA), equal only for members of one host and node; `None`: not known.
+    pub nodes: Option<&'a [u32]>,
     /// What is promised about the bits.
     pub mode: Mode,
     /// What may be on the wire.
@@ -53,7 +57,15 @@ pub struct Question<'a> {
     pub degree: u32,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// Where the members are.
+    pub fn places(&self) -> Places<'a> {
+        Places {
+            hosts: self.hosts,
+            nodes: self.nodes,
+        }
+    }
+
     /// A plain operation in the default mode, every rank on a host of its own.
     pub fn new(kind: OpKind, dtype: DType, world: u32, len: u64) -> Question<'static> {
         Question {
@@ -64,6 +76,7 @@ impl Question<'_> {
             len,
             counted: false,
             hosts: None,
+            nodes: None,
             mode: Mode::Default,
             codec: Codec::None,
             codec_forced: false,

@@ -1,13 +1,14 @@
 //! When each step of all ranks' plans would happen, by the links' table: for predictions, and for drawing them.
 //!
 //! Each rank has one thread, which sends, takes, folds, encodes and copies one step after the other, in the order in which they can begin; one link out and one link in, which carry one message at a time; the ranks of a host share its link to the others.
+//! Ranks of one host on different memory nodes use the links inside it, at what is said of nodes.
 //! A message is on its way for the latency and its bytes' time, and holds both ends' links for the latter.
 //! Nothing is measured here; equal plans and tables give equal times.
 
 use crate::check::matching::Links;
 use crate::check::{Fault, World};
 use crate::plan::{Action, Arrive, Buf, Plan, Span};
-use crate::select::{LinkClass, Tables};
+use crate::select::{LinkClass, Places, Tables};
 use gaggle_core::{Codec, DType, Rank};
 use std::{
     cmp::Reverse,
@@ -42,13 +43,13 @@ pub struct Timeline {
 /// The plans do not fit each other.
 ///
 /// ```
-/// use gaggle_collectives::{Call, Promise, Request, plan, select::Tables, timeline};
+/// use gaggle_collectives::{Call, Promise, Request, plan, select::{Places, Tables}, timeline};
 /// use gaggle_core::{Algorithm, DType, Rank};
 ///
 /// let call = Call::Broadcast { root: Rank(0), algorithm: Algorithm::Binomial };
 /// let promise = Promise::of_all(&Request::new(call, Rank(0), 4, 1000));
 /// let plans: Vec<_> = promise.requests().iter().map(plan).collect::<Result<_, _>>()?;
-/// let times = timeline(&plans, DType::F32, &Tables::threads(), None)?;
+/// let times = timeline(&plans, DType::F32, &Tables::threads(), Places::default())?;
 /// // Two messages one after the other, each of at least the latency.
 /// assert!(times.nanoseconds >= 2 * Tables::threads().between.latency_ns);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -57,11 +58,11 @@ pub fn timeline(
     plans: &[Plan],
     dtype: DType,
     tables: &Tables,
-    hosts: Option<&[u32]>,
+    places: Places<'_>,
 ) -> Result<Timeline, Fault> {
     let world = World::of(plans);
     let links = crate::check::fit_together(&world)?;
-    let mut clock = Clock::new(&world, &links, dtype, tables, hosts);
+    let mut clock = Clock::new(&world, &links, dtype, tables, places);
     clock.run();
     let Clock { when, .. } = clock;
     let ends = when.iter().flatten().map(|w| w.ends);
@@ -121,6 +122,7 @@ struct Clock<'a> {
     dtype: DType,
     tables: &'a Tables,
     hosts: Vec<u32>,
+    nodes: Vec<u32>,
     waits: Vec<Vec<u32>>,
     then: Vec<Vec<Vec<Item>>>,
     /// Of receives: whether what they wait for is over, and whether their message has come.
@@ -137,13 +139,13 @@ impl<'a> Clock<'a> {
         links: &'a Links,
         dtype: DType,
         tables: &'a Tables,
-        hosts: Option<&[u32]>,
+        places: Places<'_>,
     ) -> Self {
         let n = world.steps.len();
-        let hosts = match hosts {
-            Some(hosts) if hosts.len() == n => hosts.to_vec(),
-            _ => (0..n as u32).collect(),
-        };
+        let fits =
+            |numbers: Option<&[u32]>| numbers.filter(|all| all.len() == n).map(<[u32]>::to_vec);
+        let hosts = fits(places.hosts).unwrap_or_else(|| (0..n as u32).collect());
+        let nodes = fits(places.nodes).unwrap_or_else(|| vec![0; n]);
         fn per_step<T: Clone>(world: &World<'_>, value: T) -> Vec<Vec<T>> {
             let of = |steps: &Vec<_>| vec![value.clone(); steps.len()];
             world.steps.iter().map(of).collect()
@@ -154,6 +156,7 @@ impl<'a> Clock<'a> {
             dtype,
             tables,
             hosts,
+            nodes,
             waits: per_step(world, 0),
             then: per_step(world, Vec::new()),
             ready: per_step(world, false),
@@ -290,9 +293,11 @@ impl<'a> Clock<'a> {
     }
 
     fn class(&self, rank: u32, peer: u32) -> &'a LinkClass {
-        match self.hosts[rank as usize] == self.hosts[peer as usize] {
-            true => &self.tables.inside,
-            false => &self.tables.between,
+        let alike = |of: &[u32]| of[rank as usize] == of[peer as usize];
+        match (alike(&self.hosts), alike(&self.nodes)) {
+            (true, true) => &self.tables.inside,
+            (true, false) => &self.tables.across,
+            (false, _) => &self.tables.between,
         }
     }
 

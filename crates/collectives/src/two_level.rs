@@ -1,4 +1,6 @@
-//! Two levels: inside each host, and between hosts by another algorithm.
+//! Two levels: inside each host, and between hosts by another algorithm; or inside each memory node of one host, and between nodes.
+//!
+//! What is said of hosts here holds of nodes: a plan goes by the groups that [`Request::hosts`] names.
 //!
 //! Where all hosts have equally many ranks, every rank takes part between hosts: a reduce-scatter inside leaves each with one chunk, on which it works with its counterparts on the other hosts; an all-gather inside follows.
 //! Where they have not, one rank of each host, its leader, works for all: the lowest, or the root.

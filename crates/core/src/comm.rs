@@ -133,7 +133,7 @@ impl Algorithm {
         }
     }
 
-    /// How a two-level algorithm goes between hosts.
+    /// How a two-level algorithm goes between hosts, or between memory nodes of one host.
     pub const fn between_hosts(self) -> Option<Algorithm> {
         match self {
             Algorithm::TwoLevelRing => Some(Algorithm::Ring),

@@ -5,12 +5,12 @@
 use crate::{op::OpState, sync::Arc};
 use gaggle_collectives::{Action, Arrive, Buf, Span};
 use gaggle_core::{
-    Codec, Error, Form, Inlet, Rank, SharedMemory, Stores, Window, WindowMut, XferId,
+    Codec, DType, Error, Form, Inlet, Rank, SharedMemory, Stores, Window, WindowMut, XferId,
 };
 use gaggle_kernels as kernels;
 use smallvec::SmallVec;
 
-/// A message that lies in its sender's memory until it has been averaged.
+/// A message that lies in its sender's memory until it has been averaged, or folded.
 pub(crate) struct Left {
     /// The step that receives it.
     step: u32,
@@ -20,31 +20,49 @@ pub(crate) struct Left {
     /// A rank of the job.
     peer: Rank,
     place: u64,
-    /// The average has been made; what is still to come is the transport's word.
+    /// Of its elements there.
+    dtype: DType,
+    /// The average or the fold has been made; what is still to come is the transport's word.
     read: bool,
 }
 
 impl Left {
-    fn window(&self, bytes: usize) -> Option<Window<'_>> {
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether it is what is to be read as `span`.
+    pub(crate) fn is_at(&self, span: Span) -> bool {
+        !self.read && self.dst == span
+    }
+
+    pub(crate) fn window(&self, bytes: usize) -> Option<Window<'_>> {
         let window = self.heaps.window(self.peer, self.place, bytes)?;
         Some(window.into())
     }
 }
 
 impl OpState {
-    /// Leaves a message where it lies, if its bytes are of use to an average alone and can stay there. True: what waits for it may run.
+    /// Leaves a message where it lies, if its bytes are of use to an average or a fold alone and can stay there. True: what waits for it may run.
     pub(crate) fn leave(
         &mut self,
         step: u32,
         part: &mut dyn Inlet,
         heaps: Option<&Arc<dyn SharedMemory>>,
     ) -> bool {
-        let (Some(heaps), Some((from, dst))) = (heaps, self.averaged_alone(step)) else {
+        let Some(heaps) = heaps else {
             return false;
         };
+        let alone = self.averaged_alone(step);
+        let Some((from, dst)) = alone.or_else(|| self.folded_alone(step)) else {
+            return false;
+        };
+        let dtype = self.wire(step).dtype;
         let Some(place) = part.leave() else {
             return false;
         };
+        // Its weight, which has come with the head, is in its slot when the fold runs; a stored message's cannot leave the range.
+        self.settle(step);
         let peer = self.world_rank(from);
         self.left_there.push(Left {
             step,
@@ -52,6 +70,7 @@ impl OpState {
             heaps: Arc::clone(heaps),
             peer,
             place,
+            dtype,
             read: false,
         });
         true
@@ -106,11 +125,13 @@ impl OpState {
         if self.left_there.is_empty() {
             return all;
         }
-        let Action::Mix { operands, .. } = &self.program.steps[step as usize].action else {
-            return all;
+        let reads = |left: &Left| match &self.program.steps[step as usize].action {
+            Action::Mix { operands, .. } => operands.contains(&left.dst),
+            Action::Fold { operands, .. } => operands.iter().any(|o| o.span == left.dst),
+            _ => false,
         };
         for left in &mut self.left_there {
-            if !left.read && operands.contains(&left.dst) {
+            if !left.read && reads(left) {
                 left.read = true;
                 all.extend(self.xfers[left.step as usize]);
             }
@@ -162,7 +183,7 @@ impl OpState {
             if !there(i) {
                 continue;
             }
-            let left = self.left_there.iter().find(|l| !l.read && l.dst == *span);
+            let left = self.left_there.iter().find(|l| l.is_at(*span));
             let window = match left {
                 Some(left) => left.window(n_bytes),
                 None => others.get(*span).map(Window::from),

@@ -10,10 +10,11 @@ use crate::{
     local::{Decision, Layout, Made, here},
     op::{OpStart, group_rank},
     persistent::persistent,
+    places::Places,
     program::Program,
     raw_memory::OpMemory,
     rebuild::Rebuilding,
-    select::{Choice, Identity, choose, explain, hosts_of, predict, result_of},
+    select::{Choice, Identity, choose, explain, predict, result_of},
     sync::Arc,
     user,
 };
@@ -31,8 +32,7 @@ use std::{
 pub(crate) struct EngineComm {
     pub(crate) shared: Arc<Shared>,
     pub(crate) info: Arc<GroupInfo>,
-    /// The members' hosts, where they are known.
-    hosts: Option<Arc<[u32]>>,
+    places: Places,
     /// Calls that need not be decided anew: on boards.
     known: here::Known,
     /// The same of those that go by messages.
@@ -42,15 +42,15 @@ pub(crate) struct EngineComm {
 impl EngineComm {
     pub(crate) fn new(shared: Arc<Shared>, info: GroupInfo) -> EngineComm {
         let info = Arc::new(info);
-        let hosts = {
+        let places = {
             let mut state = shared.state.lock();
             state.register(&info);
-            hosts_of(&state.config, &info)
+            Places::of(&state.config, &info)
         };
         EngineComm {
             shared,
             info,
-            hosts,
+            places,
             known: here::Known::default(),
             kept: Kept::default(),
         }
@@ -61,7 +61,7 @@ impl EngineComm {
         EngineComm {
             shared: Arc::clone(&self.shared),
             info: Arc::clone(&self.info),
-            hosts: self.hosts.clone(),
+            places: self.places.clone(),
             known: here::Known::default(),
             kept: Kept::default(),
         }
@@ -80,8 +80,8 @@ impl EngineComm {
             Ok((choice, program)) => {
                 let decision = {
                     let mut state = self.shared.state.lock();
-                    let (group, hosts) = (&self.info, self.hosts.as_ref());
-                    state.decide(op, group, hosts, (&choice, &program), &shape)
+                    let (group, places) = (&self.info, &self.places);
+                    state.decide(op, group, places, (&choice, &program), &shape)
                 };
                 match decision {
                     Some(decision) => self.submit_local(op, &decision, memory, completion),
@@ -136,16 +136,16 @@ impl EngineComm {
         self.admit(op)?;
         let mut state = self.shared.state.lock();
         check_tolerance(op)?;
-        let hosts = self.hosts.as_ref();
-        let choice = choose(op, &self.info, hosts, shape, &state.config)?;
+        let places = &self.places;
+        let choice = choose(op, &self.info, places, shape, &state.config)?;
         let declined = (choice.kind, op.codec);
         if op.codec != choice.codec && !state.declined.contains(&declined) {
             state.declined.push(declined);
-            let why = explain(op, &self.info, hosts, shape, &state.config)?;
+            let why = explain(op, &self.info, places, shape, &state.config)?;
             tracing::info!(op = name, codec = %op.codec, %why, "a codec is declined");
         }
         if tracing::enabled!(tracing::Level::DEBUG) && !state.programs.knows(&choice.request) {
-            let why = explain(op, &self.info, hosts, shape, &state.config)?;
+            let why = explain(op, &self.info, places, shape, &state.config)?;
             let bytes = choice.request.len * shape.dtype.size() as u64;
             tracing::debug!(op = name, bytes, by = %why, "planned");
         }
@@ -209,7 +209,7 @@ impl EngineComm {
             Box::new(Then {
                 op: op.clone(),
                 memory: std::mem::replace(&mut memory, counting),
-                hosts: self.hosts.clone(),
+                places: self.places.clone(),
                 fused: None,
             })
         });
@@ -230,7 +230,7 @@ impl EngineComm {
                     then = Some(Box::new(Then {
                         op: op.clone(),
                         memory: std::mem::replace(&mut memory, records),
-                        hosts: self.hosts.clone(),
+                        places: self.places.clone(),
                         fused: Some(fused),
                     }));
                 }
@@ -469,7 +469,7 @@ impl Communicator for EngineComm {
         let shape = self.shape(op, dtype, len)?;
         let (choice, _) = self.prepare(op, &shape)?;
         let config = self.shared.state.lock().config.clone();
-        let why = explain(op, &self.info, self.hosts.as_ref(), &shape, &config)?;
+        let why = explain(op, &self.info, &self.places, &shape, &config)?;
         let staged = Layout::of(&choice.request, choice.kind, dtype.size() as u64)
             .filter(|_| choice.request.call.algorithm() == Algorithm::Fused)
             .map_or_else(String::new, |layout| format!(" {layout}"));
@@ -479,7 +479,7 @@ impl Communicator for EngineComm {
     fn predict(&self, op: &Op, dtype: DType, len: usize) -> Result<Option<Duration>, Error> {
         let shape = self.shape(op, dtype, len)?;
         let config = self.shared.state.lock().config.clone();
-        predict(op, &self.info, self.hosts.as_ref(), &shape, &config).map(Some)
+        predict(op, &self.info, &self.places, &shape, &config).map(Some)
     }
 
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {

@@ -30,10 +30,14 @@ pub struct EngineConfig {
     pub radix: u32,
     /// The host of each rank of the job, as any number: what two-level plans go by; equal on every rank. `None`: each on a host of its own.
     pub hosts: Option<Arc<[u32]>>,
+    /// The memory node (NUMA) of each rank of the job, as any number that is the same only for ranks of one host and node; equal on every rank. Where all members of a group are on one host, two-level plans go by it. `None`: not known, or one for each host.
+    pub nodes: Option<Arc<[u32]>>,
     /// Whether the ranks of each host have each other's memory mapped, all of it, so that operations on it may be fused: see [`Transport::shared`](gaggle_core::Transport::shared); equal on every rank. So may [`tables`](EngineConfig::tables) say.
     pub mapped: bool,
     /// Whether some host has more ranks than processors that they may use, so that what one does costs the others time; equal on every rank. So may [`tables`](EngineConfig::tables) say.
     pub crowded: bool,
+    /// Whether this rank gives the processor away while it waits, because ranks outnumber the processors that they may use; each rank's own. `None`: where its host has more ranks than this process may use processors, which is too careful where each is bound to its own.
+    pub yields: Option<bool>,
     /// Whether operations that may be fused are; equal on every rank. Switched off they go by messages and have the same results, bit for bit.
     pub fusion: bool,
     /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
@@ -55,8 +59,10 @@ impl Default for EngineConfig {
             overrides: Overrides::default(),
             radix: Request::RADIX,
             hosts: None,
+            nodes: None,
             mapped: false,
             crowded: false,
+            yields: None,
             fusion: true,
             record: false,
             leave_limit: Duration::from_secs(2),

@@ -5,6 +5,7 @@
 use crate::{
     fused::Fused,
     op::{OpStart, OpState},
+    places::Places,
     protocol::{Blame, Word},
     raw_memory::OpMemory,
     select::{Choice, choose, choose_plain},
@@ -22,7 +23,7 @@ pub(crate) struct Then {
     pub(crate) op: Op,
     /// The caller's: the input, and an output of no elements.
     pub(crate) memory: OpMemory,
-    pub(crate) hosts: Option<Arc<[u32]>>,
+    pub(crate) places: Places,
     /// What follows a meeting, where there are no counts to be discovered.
     pub(crate) fused: Option<Box<Fused>>,
 }
@@ -145,11 +146,11 @@ impl State {
             let what = format!("no memory for the {total} {} that come", shape.dtype);
             Error::invalid(name, what)
         })?;
-        let hosts = then.hosts.as_ref();
-        let mut choice = choose(&op, &first.group, hosts, &shape, &self.config)?;
+        let places = &then.places;
+        let mut choice = choose(&op, &first.group, places, &shape, &self.config)?;
         if choice.request.call.algorithm() == Algorithm::Fused {
             // Nobody has told where its memory is, and there is no number for that any more.
-            choice = choose_plain(&op, &first.group, hosts, &shape, &self.config)?;
+            choice = choose_plain(&op, &first.group, places, &shape, &self.config)?;
         }
         let program = self
             .programs

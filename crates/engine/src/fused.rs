@@ -336,8 +336,7 @@ impl State {
             return Ok((fused.choice, fused.program, fused.result, members));
         }
         let shape = then.memory.shape();
-        let hosts = then.hosts.as_ref();
-        let choice = choose_plain(&then.op, &first.group, hosts, &shape, &self.config)?;
+        let choice = choose_plain(&then.op, &first.group, &then.places, &shape, &self.config)?;
         let name = choice.kind.name();
         let program = self
             .programs

@@ -34,12 +34,14 @@ mod discover;
 mod drive;
 mod feedback;
 mod flight;
+mod folded_there;
 mod fused;
 mod kept;
 mod local;
 mod op;
 mod pairs;
 mod persistent;
+mod places;
 mod program;
 mod promises;
 mod protocol;
@@ -125,6 +127,7 @@ impl Engine {
             Some(here) => hosts.iter().filter(|host| *host == here).count(),
             None => world as usize,
         };
+        let yields = config.yields.unwrap_or(beside > cpus);
         let bell = Bell::new()?;
         let state = State::new(me, world, config, &links);
         if let Some(rank) = (0..world).map(Rank).find(|r| !state.reaches(*r)) {
@@ -149,7 +152,7 @@ impl Engine {
             polling: Mutex::new(()),
             asleep: Mutex::new(0),
             manners: Default::default(),
-            crowded: beside > cpus,
+            crowded: yields,
         });
         for link in &shared.links {
             link.attach(Arc::clone(&bell) as Arc<dyn Wake>);

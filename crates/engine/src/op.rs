@@ -5,6 +5,7 @@ use crate::{
     completion::Completion,
     copies::Copies,
     discover::Then,
+    folded_there::{Held, source_there},
     fused::Members,
     local::Local,
     pairs::Pairs,
@@ -16,7 +17,7 @@ use crate::{
 use gaggle_collectives::{Action, Arrive, Folding, Operand, Span, select::folding};
 use gaggle_core::{
     Cause, Codec, DType, Descriptor, Divisor, Error, GroupInfo, Inlet, Mode, OpId, OpKind, Outlet,
-    Rank, Reduce, UserReduction, Weight, XferId, descriptor::stable_hash,
+    Rank, Reduce, Stores, UserReduction, Weight, WindowMut, XferId, descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use gaggle_trace::Ticket;
@@ -89,6 +90,8 @@ pub(crate) struct OpState {
     decoding: Vec<kernels::Decoding>,
     /// What has come and lies in its senders' memory.
     pub(crate) left_there: Vec<Left>,
+    /// Folds of such that have run and are not over.
+    pub(crate) held: Vec<Held>,
     /// Steps that are not over, of which what waits for them knows all the same that it may run.
     pub(crate) told: Vec<u32>,
     /// What neighbours are lent in place of ordinary memory.
@@ -205,6 +208,7 @@ impl OpState {
             arrived_weight: vec![0; n],
             decoding: vec![kernels::Decoding::default(); n],
             left_there: vec![],
+            held: vec![],
             told: vec![],
             copies: None,
             no_copies: false,
@@ -259,6 +263,7 @@ impl OpState {
         self.arrived_weight.fill(0);
         self.decoding.fill(kernels::Decoding::default());
         self.left_there.clear();
+        self.held.clear();
         self.told.clear();
         self.broken = None;
         self.residual = None;
@@ -756,15 +761,32 @@ impl OpState {
             self.called(called);
             return true;
         }
-        let terms: SmallVec<[kernels::Term<'_>; 16]> = operands
-            .iter()
-            .zip(weights)
-            .map(|(o, weight)| kernels::Term {
-                source: source(&others, o.span),
-                weight,
-            })
-            .collect();
-        kernels::fold_with(dtype, reduce, to, &terms, how);
+        if self.left_there.is_empty() {
+            let terms: SmallVec<[kernels::Term<'_>; 16]> = operands
+                .iter()
+                .zip(weights)
+                .map(|(o, weight)| kernels::Term {
+                    source: source(&others, o.span),
+                    weight,
+                })
+                .collect();
+            kernels::fold_with(dtype, reduce, to, &terms, how);
+            return true;
+        }
+        let elements = to.len() / dtype.size();
+        let mut terms = SmallVec::<[kernels::Term<'_>; 16]>::new();
+        for (o, weight) in operands.iter().zip(weights) {
+            let there = source_there(&self.left_there, o, |dtype| elements * dtype.size());
+            let Ok(there) = there else {
+                // It was there when the message came, and heaps do not shrink.
+                self.broken = Some(Error::internal("a contribution is not mapped any more"));
+                return true;
+            };
+            let source = there.unwrap_or_else(|| source(&others, o.span));
+            terms.push(kernels::Term { source, weight });
+        }
+        let to = WindowMut::from(to);
+        kernels::fold_windows(dtype, reduce, &[to], &terms, how, Stores::Cached);
         true
     }
 

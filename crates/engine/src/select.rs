@@ -5,11 +5,12 @@ use crate::{
     config::EngineConfig,
     op::MixWeights,
     pairs::Pairs,
+    places::Places,
     promises,
 };
 use gaggle_collectives::{
     Call, Request, Span,
-    select::{Question, Selection, Tables},
+    select::{self, Question, Selection, Tables},
 };
 use gaggle_core::{
     Algorithm, Cause, Class, Codec, Counts, DType, Descriptor, Error, GroupInfo, Kind, ModeBits,
@@ -145,7 +146,7 @@ impl Choice {
 }
 
 /// Hash of everything that a plan is chosen by and a descriptor does not show: ranks with different settings must not run together.
-fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u64 {
+fn tables_hash(op: &Op, config: &EngineConfig, places: &Places) -> u64 {
     let numbers = |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|h| h.to_le_bytes()).collect() };
     let settings = [
         config.model().hash(),
@@ -154,7 +155,8 @@ fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u6
         u64::from(op.codec_forced && op.codec != Codec::None),
     ];
     let settings: Vec<u8> = settings.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let hosts = hosts.map_or_else(Vec::new, |h| numbers(h));
+    let known = |list: &Option<Arc<[u32]>>| list.as_ref().map_or_else(Vec::new, |h| numbers(h));
+    let (hosts, nodes) = (known(&places.hosts), known(&places.nodes));
     let machines: Vec<u8> = match &op.kind {
         Kind::HierarchicalMix { machines, .. } => machines
             .iter()
@@ -177,7 +179,7 @@ fn tables_hash(op: &Op, config: &EngineConfig, hosts: Option<&Arc<[u32]>>) -> u6
             u8::from(p.associative),
         ];
     }
-    stable_hash(&[&settings, &hosts, &machines, user, &properties])
+    stable_hash(&[&settings, &hosts, &nodes, &machines, user, &properties])
 }
 
 pub(crate) fn is_user(kind: &Kind) -> bool {
@@ -216,13 +218,6 @@ pub(crate) fn result_of(kind: &Kind, shape: &Shape, me: Rank, world: u32) -> Opt
     }
 }
 
-/// The hosts of a group's members, in their order.
-pub(crate) fn hosts_of(config: &EngineConfig, group: &GroupInfo) -> Option<Arc<[u32]>> {
-    let hosts = config.hosts.as_ref()?;
-    let ranks = group.world_ranks.iter();
-    ranks.map(|r| hosts.get(r.idx()).copied()).collect()
-}
-
 /// Decides how `op` on memory of this shape is carried out.
 ///
 /// # Errors
@@ -230,7 +225,7 @@ pub(crate) fn hosts_of(config: &EngineConfig, group: &GroupInfo) -> Option<Arc<[
 pub(crate) fn choose(
     op: &Op,
     group: &GroupInfo,
-    hosts: Option<&Arc<[u32]>>,
+    places: &Places,
     shape: &Shape,
     config: &EngineConfig,
 ) -> Result<Choice, Error> {
@@ -245,9 +240,9 @@ pub(crate) fn choose(
     promises::check(op, name, dtype)?;
     let extent = measure(&op.kind, shape, me, world)?;
     let wire = if extent.discover { DType::U64 } else { dtype };
-    let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
+    let selection = select(&question(op, group, places, wire, &extent, config), config)?;
     if selection.algorithm.planned() == Algorithm::Fused && (extent.discover || !config.fusion) {
-        return choose_plain(op, group, hosts, shape, config);
+        return choose_plain(op, group, places, shape, config);
     }
     let pick = Pick {
         op,
@@ -268,7 +263,7 @@ pub(crate) fn choose(
         out_of_place: extent.discover || shape.input.is_some(),
         feedback: op.feedback.is_some() && selection.codec != Codec::None,
         radix: config.radix,
-        hosts: hosts.cloned(),
+        hosts: places.groups(),
         patient: op.on_missing == OnMissing::Tolerate,
         call,
     };
@@ -306,7 +301,7 @@ pub(crate) fn choose(
         } else {
             Pairs::of(&op.kind, extent.len)
         },
-        tables: tables_hash(op, config, hosts),
+        tables: tables_hash(op, config, places),
         request,
         extent,
         kind,
@@ -337,7 +332,7 @@ pub(crate) fn alike(a: &Op, b: &Op) -> bool {
 pub(crate) fn choose_plain(
     op: &Op,
     group: &GroupInfo,
-    hosts: Option<&Arc<[u32]>>,
+    places: &Places,
     shape: &Shape,
     config: &EngineConfig,
 ) -> Result<Choice, Error> {
@@ -352,7 +347,7 @@ pub(crate) fn choose_plain(
     op.algorithm = op.kind.op_kind().reduces().then_some(Algorithm::Direct);
     // Fused plans have none.
     op.codec = Codec::None;
-    choose(&op, group, hosts, shape, &config)
+    choose(&op, group, places, shape, &config)
 }
 
 /// Of a [`Choice`], what an operation is started with.
@@ -433,13 +428,13 @@ impl MixWeights {
 fn question<'a>(
     op: &Op,
     group: &GroupInfo,
-    hosts: Option<&'a Arc<[u32]>>,
+    places: &'a Places,
     wire: DType,
     extent: &Extent,
     config: &EngineConfig,
 ) -> Question<'a> {
     let world = group.world_ranks.len() as u32;
-    let hosts = hosts.map(|h| &**h);
+    let select::Places { hosts, nodes } = places.view();
     if extent.discover {
         // The counts themselves: one number for each rank.
         let kind = match op.kind.op_kind() {
@@ -448,6 +443,7 @@ fn question<'a>(
         };
         return Question {
             hosts,
+            nodes,
             radix: config.radix,
             ..Question::new(kind, wire, world, u64::from(world))
         };
@@ -471,6 +467,7 @@ fn question<'a>(
         reduce,
         counted: extent.counted,
         hosts,
+        nodes,
         mode: op.mode,
         codec: op.codec,
         codec_forced: op.codec_forced,
@@ -492,7 +489,7 @@ fn total(counts: &Counts, equal: u64) -> u64 {
 }
 
 fn select(question: &Question<'_>, config: &EngineConfig) -> Result<Selection, Error> {
-    gaggle_collectives::select::choose(&config.model(), &config.overrides, question).map_err(|e| {
+    select::choose(&config.model(), &config.overrides, question).map_err(|e| {
         let mut what = format!("by {} {}", e.algorithm, e.why);
         if question.codec != Codec::None {
             what += &format!(" (with {} messages)", question.codec);
@@ -512,7 +509,7 @@ fn select(question: &Question<'_>, config: &EngineConfig) -> Result<Selection, E
 pub(crate) fn explain(
     op: &Op,
     group: &GroupInfo,
-    hosts: Option<&Arc<[u32]>>,
+    places: &Places,
     shape: &Shape,
     config: &EngineConfig,
 ) -> Result<String, Error> {
@@ -523,7 +520,7 @@ pub(crate) fn explain(
     } else {
         shape.dtype
     };
-    let selection = select(&question(op, group, hosts, wire, &extent, config), config)?;
+    let selection = select(&question(op, group, places, wire, &extent, config), config)?;
     Ok(if extent.discover {
         format!("{selection} That is for the counts, which the ranks tell each other first.")
     } else {
@@ -538,7 +535,7 @@ pub(crate) fn explain(
 pub(crate) fn predict(
     op: &Op,
     group: &GroupInfo,
-    hosts: Option<&Arc<[u32]>>,
+    places: &Places,
     shape: &Shape,
     config: &EngineConfig,
 ) -> Result<Duration, Error> {
@@ -549,7 +546,7 @@ pub(crate) fn predict(
     } else {
         shape.dtype
     };
-    Ok(select(&question(op, group, hosts, wire, &extent, config), config)?.time())
+    Ok(select(&question(op, group, places, wire, &extent, config), config)?.time())
 }
 
 /// From a kind of operation and an algorithm to a planner's call.

@@ -344,15 +344,22 @@ impl State {
             _ => {
                 let cost = op.cost(step);
                 let computed = op.compute(step);
-                for (link, id) in op.read_there(step) {
+                let read = op.read_there(step);
+                let held = op.holds(step, read.len());
+                for (link, id) in read {
                     links[link as usize].taken(id);
                 }
+                let Some(op) = self.op(idx, serial) else {
+                    return cost;
+                };
                 if let Some(error) = op.broken.clone() {
                     self.later.push_back(Later::Fail(idx, serial, error));
                 } else if op.is_void() {
                     self.peer_gave_up(idx);
                 } else if computed {
-                    self.step_over(idx, step);
+                    if !held {
+                        self.step_over(idx, step);
+                    }
                 } else {
                     self.overflow(idx, serial);
                 }
@@ -580,8 +587,13 @@ impl State {
         }
         let over = op.left == 0;
         let again = op.copies.as_mut().map(|copies| copies.over(step));
+        let fold = op.confirmed(step);
         if !op.was_told(step) {
             self.go_on_after(idx, step);
+        }
+        if let Some(fold) = fold {
+            // The last of what it has read: it is over now, and so may be the operation.
+            return self.step_over(idx, fold);
         }
         for step in again.into_iter().flatten() {
             self.release(idx, step);

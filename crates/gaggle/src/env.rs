@@ -2,7 +2,7 @@
 
 use gaggle_collectives::select::{Overrides, Tables};
 use gaggle_core::{Error, Rank};
-use gaggle_transport::interfaces::Wish;
+use gaggle_transport::{interfaces::Wish, processors::NodeSetting};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
@@ -167,6 +167,13 @@ pub(crate) fn links(var: Lookup<'_>) -> Result<Wanted, Error> {
         Some("shm") => Ok(Wanted::Shm),
         Some(other) => Err(bad("GAGGLE_TRANSPORT", other, "auto, shm or tcp")),
     }
+}
+
+/// Which memory node this rank is on.
+pub(crate) fn node(var: Lookup<'_>) -> Result<NodeSetting, Error> {
+    let text = var("GAGGLE_NODE").unwrap_or_default();
+    text.parse()
+        .map_err(|e| bad("GAGGLE_NODE", &text, &format!("{e}")))
 }
 
 /// Whether operations on registered memory are fused.
@@ -521,6 +528,23 @@ mod tests {
         }
         let e = read("sm").unwrap_err().to_string();
         assert!(e.contains("GAGGLE_TRANSPORT is \"sm\""), "{e}");
+    }
+
+    #[test]
+    fn a_node_is_found_or_given() {
+        let read = |text: &str| node(&|_| Some(text.to_string()));
+        assert_eq!(node(&|_| None).unwrap(), NodeSetting::Auto);
+        for (text, wanted) in [
+            ("", NodeSetting::Auto),
+            ("auto", NodeSetting::Auto),
+            ("off", NodeSetting::Off),
+            (" 3 ", NodeSetting::Number(3)),
+        ] {
+            assert_eq!(read(text).unwrap(), wanted);
+        }
+        let e = read("node1").unwrap_err().to_string();
+        let wanted = "GAGGLE_NODE is \"node1\", wanted auto, off or the number of a memory node";
+        assert!(e.contains(wanted), "{e}");
     }
 
     #[test]

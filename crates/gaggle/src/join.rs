@@ -13,6 +13,7 @@ use gaggle_transport::{
     auth::{Credentials, Secret, deadline_in},
     control::TcpControl,
     interfaces::{Wish, interfaces},
+    processors::{NodeSetting, Seat, Seats},
     rendezvous::Rendezvous,
     store::{StoreClient, StoreConfig, StoreServer},
     tcp::{TcpConfig, TcpTransport},
@@ -46,6 +47,8 @@ use std::{
 ///
 /// Ranks of one host that share memory also map each other's heaps, where [`Group::buffer`](gaggle_core::Group::buffer) makes buffers: collectives on these take one pass. `GAGGLE_FUSION=off`, on all ranks, has them go by messages, with the same results.
 ///
+/// Ranks of one host that are bound to different memory nodes (NUMA) reduce large vectors inside each node first, so that less crosses from node to node. `GAGGLE_NODE` says on which node this rank is: `auto`, by the processors that it may use; `off`, on none that is known; or a number, the same for ranks of one host and node, for a machine that is not what it says. Where one rank does not know its node, none counts.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -75,7 +78,8 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
     if let Some(fusion) = env::fusion(&var)? {
         config.fusion = fusion;
     }
-    let wanted = env::links(&var)?;
+    let links = env::links(&var)?;
+    let node = env::node(&var)?;
     match env::place(&var)? {
         Place::Alone => {
             eprintln!(
@@ -94,7 +98,14 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
                 linger: Duration::ZERO,
             })
         }
-        Place::Member(member) => meet(&member, config, (env::interface(&var)?, wanted)),
+        Place::Member(member) => {
+            let wishes = Wishes {
+                interface: env::interface(&var)?,
+                links,
+                node,
+            };
+            meet(&member, config, wishes)
+        }
     }
 }
 
@@ -168,8 +179,12 @@ impl Drop for Job {
 /// How long rank 0 serves its store after the meeting has failed, while others have not left.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// How this rank wants to be reached: at which address, and through what.
-type Wishes = (Option<Wish>, Wanted);
+/// How this rank wants to be reached: at which address, and through what; and where it says that it is.
+struct Wishes {
+    interface: Option<Wish>,
+    links: Wanted,
+    node: NodeSetting,
+}
 
 fn meet(member: &Member, config: EngineConfig, wishes: Wishes) -> Result<Job, Error> {
     let deadline = deadline_in(config.timeout);
@@ -335,14 +350,14 @@ fn connect(
     member: &Member,
     store: &StoreClient,
     creds: &Credentials,
-    (config, (wish, wanted)): (EngineConfig, Wishes),
+    (config, wishes): (EngineConfig, Wishes),
     deadline: Instant,
 ) -> Result<Engine, Error> {
     if member.world == 1 {
         return local::alone(config);
     }
     let mut meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
-    if let Some(wish) = wish {
+    if let Some(wish) = wishes.interface {
         meeting.at = address(&wish, store.local_addr()).inspect_err(|e| {
             if let Err(lost) = meeting.give_up(&e.to_string()) {
                 tracing::debug!("the other ranks do not learn why this one gives up: {lost}");
@@ -350,16 +365,21 @@ fn connect(
         })?;
     }
     let hosts = meeting.hosts()?;
-    let memory = links::through_memory(&meeting, &hosts, wanted)?;
+    let memory = links::through_memory(&meeting, &hosts, wishes.links)?;
+    let seats = meeting.seats(&Seat::here(wishes.node.node()))?;
+    let seats = Seats::of(member.rank.idx(), &hosts, &seats);
+    tracing::debug!(nodes = ?seats.nodes, crowded = seats.crowded, "memory nodes and processors");
     meeting.beside = &memory.ranks;
     meeting.timeout = left(deadline);
     let met = meeting.introduce()?;
     let mut config = config;
     config.mapped |= memory.mapped;
-    config.crowded |= memory.crowded;
+    config.crowded |= seats.crowded;
+    config.yields = config.yields.or(Some(seats.here_crowded));
     if config.hosts.is_none() {
         // What two-level plans and the cost model go by; agreed on, since all read the same list.
         config.hosts = Some(hosts.into());
+        config.nodes = config.nodes.or(seats.nodes.map(Into::into));
     }
     let failed = |what: &str, e: std::io::Error| -> Error {
         Cause::Rendezvous {

@@ -13,8 +13,6 @@ pub(crate) struct Memory {
     pub(crate) link: Option<Box<dyn Transport>>,
     /// On every host of the job, each rank has the heaps of all others mapped; equal on every rank.
     pub(crate) mapped: bool,
-    /// Some host has more ranks than processors for them; equal on every rank.
-    pub(crate) crowded: bool,
 }
 
 /// Meets the ranks of this host. Every rank of a job calls this once.
@@ -34,10 +32,7 @@ pub(crate) fn through_memory(
     if wanted == Wanted::Tcp {
         meet::decline(meeting)?;
         meeting.agree(MAPPED, false)?;
-        return Ok(Memory {
-            crowded: crowded(meeting, hosts)?,
-            ..Memory::default()
-        });
+        return Ok(Memory::default());
     }
     let own = SharedHeap::create()
         .inspect_err(|e| tracing::warn!("no registered memory: {e}"))
@@ -60,20 +55,11 @@ pub(crate) fn through_memory(
         ranks,
         link,
         mapped,
-        crowded: crowded(meeting, hosts)?,
     })
 }
 
 /// What all ranks are asked once their links are there.
 const MAPPED: &str = "mapped";
-const ROOMY: &str = "roomy";
-
-/// Whether the ranks of some host outnumber its processors.
-fn crowded(meeting: &Rendezvous<'_>, hosts: &[u32]) -> Result<bool, Error> {
-    let here = hosts.get(meeting.rank.idx());
-    let beside = hosts.iter().filter(|host| Some(*host) == here).count();
-    Ok(!meeting.agree(ROOMY, !crate::local::is_crowded(beside))?)
-}
 
 /// Maps the heaps that have come with the links.
 #[cfg(target_os = "linux")]
@@ -97,15 +83,12 @@ fn map(
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn through_memory(
     meeting: &Rendezvous<'_>,
-    hosts: &[u32],
+    _hosts: &[u32],
     wanted: Wanted,
 ) -> Result<Memory, Error> {
     demanded(meeting, &[], wanted)?;
     meeting.agree(MAPPED, false)?;
-    Ok(Memory {
-        crowded: crowded(meeting, hosts)?,
-        ..Memory::default()
-    })
+    Ok(Memory::default())
 }
 
 fn demanded(meeting: &Rendezvous<'_>, reached: &[Rank], wanted: Wanted) -> Result<(), Error> {

@@ -193,7 +193,7 @@ fn world(n: usize, config: &EngineConfig) -> Result<Vec<Member>, Error> {
 }
 
 /// Whether so many ranks of this host outnumber the processors that this process may use.
-pub(crate) fn is_crowded(ranks: usize) -> bool {
+fn is_crowded(ranks: usize) -> bool {
     thread::available_parallelism().is_ok_and(|n| ranks > n.get())
 }
 

@@ -13,6 +13,7 @@ pub mod interfaces;
 #[cfg(all(test, unix))]
 mod models;
 mod pieces;
+pub mod processors;
 pub mod rendezvous;
 #[cfg(unix)]
 pub mod shm;

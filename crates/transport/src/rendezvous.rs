@@ -17,6 +17,7 @@ use crate::{
     },
     control::neighbours,
     interfaces::is_link_local,
+    processors::Seat,
     store::{StoreClient, connect_one},
     tcp::{Address, LIMITS, Reach, WAKER},
 };
@@ -300,6 +301,17 @@ impl<'a> Rendezvous<'a> {
         let deadline = auth::deadline_in(self.timeout);
         let all = self.gather(what, deadline, |value| Some(value == [1]))?;
         Ok(all.into_iter().all(|yes| yes))
+    }
+
+    /// What every rank says of its processors, in rank order; every rank calls this, once.
+    ///
+    /// # Errors
+    /// As [`hosts`](Rendezvous::hosts).
+    pub fn seats(&self, own: &Seat) -> Result<Vec<Seat>, Error> {
+        self.store
+            .set(&self.key("seat", self.rank), &own.to_bytes())?;
+        let deadline = auth::deadline_in(self.timeout);
+        self.gather("seat", deadline, Seat::of_bytes)
     }
 
     pub(crate) fn failed(&self, what: String) -> Error {

@@ -19,6 +19,7 @@ use std::{
 use transport::{
     auth::{Credentials, Secret},
     control::TcpControl,
+    processors::{NodeSetting, Seat, Seats},
     rendezvous::Rendezvous,
     store::StoreClient,
     tcp::{TcpConfig, TcpTransport},
@@ -350,7 +351,8 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     #[cfg(target_os = "linux")]
     transport::shm::meet::decline(&meeting)?;
     meeting.agree("mapped", false)?;
-    let crowded = !meeting.agree("roomy", true)?;
+    let seats = meeting.seats(&Seat::here(NodeSetting::Auto.node()))?;
+    let seats = Seats::of(rank.idx(), &hosts, &seats);
     let met = meeting.introduce()?;
     let reach = met.reach.ok_or("nobody is to be reached")?;
     let link = TcpTransport::reaching(rank, reach, TcpConfig::default())?;
@@ -358,7 +360,8 @@ fn slow_join(go: PathBuf) -> Result<(Engine, StoreClient), Trouble> {
     let clock = Arc::new(core::SystemClock::new());
     let mut config = EngineConfig::default();
     config.hosts = Some(hosts.into());
-    config.crowded = crowded;
+    config.nodes = seats.nodes.map(Into::into);
+    config.crowded = seats.crowded;
     let engine = Engine::new(vec![Box::new(link)], Box::new(control), clock, config)?;
     Ok((engine, client))
 }

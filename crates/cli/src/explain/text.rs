@@ -1,7 +1,7 @@
 //! The explanation in words, and as JSON.
 
 use super::{ExplainArgs, Explained};
-use gaggle_collectives::{Cost, explain::lines};
+use gaggle_collectives::{Action, Cost, Plan, explain::lines};
 use gaggle_core::{Codec, Rank};
 use serde_json::json;
 use std::{fmt::Write, time::Duration};
@@ -52,14 +52,27 @@ fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> 
             c.bytes_per_us
         )
     };
-    match &explained.hosts {
-        Some(_) => writeln!(
+    match (&explained.nodes, &explained.hosts) {
+        (Some(_), _) => writeln!(
+            text,
+            "links      inside a node {}; between nodes {}; in mapped memory {} and {} MB/s, looks {} and {} ns",
+            class(&explained.tables.inside),
+            class(&explained.tables.across),
+            explained.tables.inside.mapped_bytes_per_us,
+            explained.tables.across.mapped_bytes_per_us,
+            explained.tables.inside.look_ns,
+            explained.tables.across.look_ns
+        )?,
+        (None, Some(_)) => writeln!(
             text,
             "links      inside a host {}; between hosts {}",
             class(&explained.tables.inside),
             class(&explained.tables.between)
         )?,
-        None => writeln!(text, "links      {}", class(&explained.tables.between))?,
+        (None, None) => writeln!(text, "links      {}", class(&explained.tables.between))?,
+    }
+    if let Some(nodes) = &explained.nodes {
+        writeln!(text, "crossing   {}", size(crossing(explained, nodes)))?;
     }
     let sent: u64 = explained.costs.iter().map(|c| c.bytes_sent).sum();
     let most = explained.costs.iter().map(|c| c.bytes_sent).max();
@@ -87,6 +100,26 @@ fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> 
         )?;
     }
     Ok(())
+}
+
+/// Bytes of messages, and bytes read and written where other ranks have them, that go from one memory node to another.
+fn crossing(explained: &Explained, nodes: &[u32]) -> u64 {
+    let size = explained.dtype.size() as u64;
+    let of = |(rank, (plan, cost)): (usize, (&Plan, &Cost))| -> u64 {
+        let away = |other: usize| nodes[other] != nodes[rank];
+        let others = (0..nodes.len()).filter(|other| away(*other)).count() as u64;
+        let links = cost.links.iter().filter(|(peer, _)| away(peer.idx()));
+        let messages: u64 = links.map(|(_, link)| link.bytes_sent).sum();
+        let touched = plan.iter().map(|step| match step.action {
+            // Everybody's elements are read, and everybody's written.
+            Action::GroupFold { len, .. } => 2 * others * len,
+            Action::GroupCopy { from, dst, .. } if away(from.idx()) => dst.len,
+            _ => 0,
+        });
+        messages + size * touched.sum::<u64>()
+    };
+    let all = explained.plans.iter().zip(&explained.costs);
+    all.enumerate().map(of).sum()
 }
 
 fn write_rank(

@@ -34,7 +34,7 @@ pub(super) const BOARD_BYTES: u64 = 4096;
 /// What eligibility depends on besides the question.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
-    /// There are several hosts, and some rank is not alone on its own.
+    /// There are several hosts, or several memory nodes of one, and some rank is not alone on its own.
     pub(super) two_levels: bool,
     /// All ranks have each other's buffers mapped.
     pub(super) mapped: bool,
@@ -136,7 +136,7 @@ pub(super) fn is_eligible(
         return Err("has no plan");
     }
     if (algorithm.between_hosts().is_some()) && !facts.two_levels {
-        return Err("needs several hosts, and ranks that share one");
+        return Err("needs several hosts, or memory nodes of one, and ranks that share one");
     }
     if algorithm.planned() == Algorithm::Fused {
         if algorithm == Algorithm::Boards && !fits_a_board(question) {

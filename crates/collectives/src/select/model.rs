@@ -4,36 +4,44 @@ use super::eligible::{BOARD_BYTES, Facts};
 use super::{LinkClass, Question, Tables};
 use gaggle_core::{Algorithm, Codec, OpKind};
 
-/// How the ranks are spread over hosts.
+/// How the ranks are spread over hosts, and over the memory nodes of a host that all share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hosts {
+    hosts: Spread,
+    /// Where there are several.
+    nodes: Option<Spread>,
+}
+
+/// How ranks are spread over hosts or nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spread {
     /// How many there are.
     n: u32,
     /// Ranks on the fullest one.
     most: u32,
-    /// Whether all hosts have as many ranks.
+    /// Whether all have as many ranks.
     even: bool,
-    /// Of the ranks that follow each other around the ring, how many links leave the host that has the most such links.
+    /// Of the ranks that follow each other around the ring, how many links leave the one that has the most such links.
     ring_links: u32,
 }
 
-impl Hosts {
-    pub(super) fn of(question: &Question<'_>) -> Hosts {
-        let world = question.world.max(1);
-        let alone = Hosts {
+impl Spread {
+    fn of(world: u32, numbers: Option<&[u32]>) -> Spread {
+        let world = world.max(1);
+        let alone = Spread {
             n: world,
             most: 1,
             even: true,
             ring_links: 1,
         };
-        let Some(hosts) = question.hosts.filter(|h| h.len() == world as usize) else {
+        let Some(hosts) = numbers.filter(|h| h.len() == world as usize) else {
             return alone;
         };
         let Some(&first) = hosts.first() else {
             return alone;
         };
         if hosts.iter().all(|&h| h == first) {
-            return Hosts {
+            return Spread {
                 n: 1,
                 most: world,
                 even: true,
@@ -52,18 +60,35 @@ impl Hosts {
             let leaving = ranks.iter().filter(|(_, leaves)| *leaves).count() as u32;
             ring_links = ring_links.max(leaving);
         }
-        Hosts {
+        Spread {
             n,
             most,
             even: most == least,
             ring_links,
         }
     }
+}
+
+impl Hosts {
+    pub(super) fn of(question: &Question<'_>) -> Hosts {
+        let nodes = question.places().nodes_of_one_host();
+        Hosts {
+            hosts: Spread::of(question.world, question.hosts),
+            nodes: nodes
+                .filter(|nodes| nodes.len() == question.world as usize)
+                .map(|nodes| Spread::of(question.world, Some(nodes))),
+        }
+    }
+
+    /// What two-level plans keep together.
+    fn groups(&self) -> &Spread {
+        self.nodes.as_ref().unwrap_or(&self.hosts)
+    }
 
     pub(super) fn facts(&self, tables: &Tables) -> Facts {
         Facts {
-            two_levels: self.n > 1 && self.most > 1,
-            mapped: self.n == 1 && tables.mapped,
+            two_levels: self.groups().n > 1 && self.groups().most > 1,
+            mapped: self.hosts.n == 1 && tables.mapped,
         }
     }
 }
@@ -537,6 +562,111 @@ impl Work {
     }
 }
 
+impl Spread {
+    /// What a rank sees of its host's memory, of which some is on other nodes, in a plan that knows nothing of them.
+    ///
+    /// Most plans reach all others alike, and what is on other nodes is as much as there are ranks there; around a ring the node counts that most links leave.
+    fn seen(&self, question: &Question<'_>, tables: &Tables, algorithm: Algorithm) -> LinkClass {
+        let p = u64::from(question.world.max(1));
+        let far = p.saturating_sub(self.most.into());
+        let part = match (algorithm.planned(), question.kind) {
+            // What is read is there, what is written is here.
+            (Algorithm::Fused, OpKind::AllGather) => (far, 2 * p),
+            // Of the root's memory a rank of another node has all to read.
+            (Algorithm::Fused, OpKind::Broadcast) => (1, 2),
+            (Algorithm::Fused, _) => (far, p),
+            (Algorithm::Ring | Algorithm::Pipelined, _) => {
+                (self.ring_links.into(), self.most.into())
+            }
+            _ => (far, p.saturating_sub(1)),
+        };
+        tables.inside.partly(&tables.across, part)
+    }
+}
+
+/// Messages of at least so many bytes stay where they are, in memory that the receiver has mapped.
+const LENT_BYTES: u64 = 32 << 10;
+
+impl Level {
+    /// Whether all but few of the messages of a plan by direct are so long, as far as memory is registered, which is what the model goes by.
+    fn lends(&self, tables: &Tables) -> bool {
+        let message = (self.s / self.p.max(1)).min(self.slice);
+        tables.mapped && message >= LENT_BYTES
+    }
+
+    /// By direct, where everything lies and is folded in memory that all have mapped: contributions are read there, and results written.
+    fn direct(&self, kind: OpKind, lends: bool) -> Work {
+        let (s, p, but_own) = (self.s, self.p.max(1), self.but_own());
+        let (work, read, written) = match kind {
+            OpKind::ReduceScatter => (self.reduce_scatter(Algorithm::Direct), s, s / p),
+            OpKind::AllGather => (self.all_gather(Algorithm::Direct), but_own, but_own),
+            OpKind::Reduce => (self.reduce(Algorithm::Direct), s.saturating_mul(p), s),
+            _ => (self.broadcast(Algorithm::Direct), s, s),
+        };
+        match lends {
+            true => Work {
+                bytes: 0,
+                folded: 0,
+                mapped: read.saturating_add(written),
+                ..work
+            },
+            false => work,
+        }
+    }
+}
+
+/// In two levels on the memory nodes of one host: a rank is at both levels itself, one after the other.
+fn predict_on_nodes(
+    question: &Question<'_>,
+    tables: &Tables,
+    nodes: &Spread,
+    (flat, outer, codec): (Level, Algorithm, Codec),
+) -> u64 {
+    let inside = Level {
+        p: u64::from(nodes.most),
+        ..flat
+    };
+    let near = |kind| inside.direct(kind, inside.lends(tables));
+    let even = nodes.even;
+    let around = match question.kind {
+        OpKind::AllReduce if even => near(OpKind::ReduceScatter).then(near(OpKind::AllGather)),
+        // To one rank of each node, and back.
+        OpKind::AllReduce => near(OpKind::Reduce).then(near(OpKind::Broadcast)),
+        kind => near(kind),
+    };
+    // Each of a node's ranks has a share of what crosses, or one of them has all.
+    let shares = match question.kind {
+        OpKind::AllReduce | OpKind::ReduceScatter | OpKind::AllGather if even => inside.p,
+        _ => 1,
+    };
+    let among = Level {
+        p: u64::from(nodes.n),
+        s: flat.s / shares.max(1),
+        ..flat
+    };
+    let mut here = Work::default();
+    let between = match (question.kind, outer) {
+        (OpKind::AllReduce, Algorithm::Direct) if codec == Codec::None && among.lends(tables) => {
+            // Partial results are in nobody else's reach; of results what is read is there, and what is written here.
+            here.mapped = among.but_own();
+            let gathered = Work {
+                mapped: among.but_own(),
+                ..among.direct(OpKind::AllGather, true)
+            };
+            among.direct(OpKind::ReduceScatter, false).then(gathered)
+        }
+        _ => among.of(question, outer).in_codec(codec, question),
+    };
+    let around = around.then(here);
+    let (around, between) = match tables.crowded {
+        true => (around.shared(Algorithm::Direct), between.shared(outer)),
+        false => (around, between),
+    };
+    around
+        .on(&tables.inside, 1)
+        .saturating_add(between.on(&tables.across, 1))
+}
+
 /// The predicted time, in nanoseconds.
 pub(super) fn predict(
     question: &Question<'_>,
@@ -554,7 +684,7 @@ pub(super) fn predict(
     };
     if question.kind == OpKind::HierarchicalMix {
         let inside = Level {
-            p: u64::from(hosts.most),
+            p: u64::from(hosts.hosts.most),
             ..flat
         };
         let share = Level {
@@ -570,20 +700,25 @@ pub(super) fn predict(
     }
     let Some(outer) = algorithm.between_hosts() else {
         let mut work = flat.of(question, algorithm).in_codec(codec, question);
-        if hosts.n == 1 {
+        if hosts.hosts.n == 1 {
             if tables.crowded {
                 work = work.shared(algorithm);
             }
-            return work.on(&tables.inside, 1);
+            let seen = hosts.nodes.map(|n| n.seen(question, tables, algorithm));
+            return work.on(seen.as_ref().unwrap_or(&tables.inside), 1);
         }
         let work = work.crowded(question, algorithm, flat.p);
         // The ranks of a host share its link; around a ring only those whose neighbour is elsewhere use it.
         let share = match algorithm {
-            Algorithm::Ring | Algorithm::Pipelined => hosts.ring_links,
-            _ => hosts.most,
+            Algorithm::Ring | Algorithm::Pipelined => hosts.hosts.ring_links,
+            _ => hosts.hosts.most,
         };
         return work.on(&tables.between, u64::from(share.max(1)));
     };
+    if let Some(nodes) = &hosts.nodes {
+        return predict_on_nodes(question, tables, nodes, (flat, outer, codec));
+    }
+    let hosts = &hosts.hosts;
     let inside = Level {
         p: u64::from(hosts.most),
         ..flat
@@ -646,7 +781,10 @@ pub(super) fn slice(question: &Question<'_>, tables: &Tables, algorithm: Algorit
     if hops == 0 {
         return most;
     }
-    let class = &tables.between;
+    let class = match question.places().nodes_of_one_host() {
+        Some(_) => &tables.across,
+        None => &tables.between,
+    };
     let per_message = 2 * class.message_ns;
     let squared =
         u128::from(question.bytes()) * u128::from(per_message) * u128::from(class.bytes_per_us)

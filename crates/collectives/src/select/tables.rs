@@ -85,6 +85,53 @@ impl LinkClass {
         ("1gbit", LinkClass::GIGABIT),
     ];
 
+    /// What is taken of ranks of one host that are on different memory nodes, where nothing was measured: from `self`, between ranks of one node.
+    ///
+    /// Twice the latency, four times as long a look, 5/8 of the bytes in messages (one of their two copies reads across) and a quarter of those read and written in mapped memory: the order of what two-socket machines are said to give each of a node's ranks while all of them reach across at once. Assumed, not measured: `gaggle tune` measures where ranks are on several nodes.
+    pub const fn across_nodes(self) -> LinkClass {
+        const fn part(n: u64, of: u64, by: u64) -> u64 {
+            // No rate becomes 0, and none overflows.
+            let n = n / by * of + n % by * of / by;
+            if n == 0 { 1 } else { n }
+        }
+        LinkClass {
+            latency_ns: self.latency_ns.saturating_mul(2),
+            look_ns: self.look_ns.saturating_mul(4),
+            bytes_per_us: part(self.bytes_per_us, 5, 8),
+            mapped_bytes_per_us: part(self.mapped_bytes_per_us, 1, 4),
+            ..self
+        }
+    }
+
+    /// What a rank sees of whose bytes and looks `far` of `all` are in class `across`, the others in `self`; of rounds the slowest message counts.
+    pub(super) fn partly(&self, across: &LinkClass, (far, all): (u64, u64)) -> LinkClass {
+        let all = u128::from(all.max(1));
+        let far = u128::from(far).min(all);
+        let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+        // Times add up: a mean of numbers per unit, and the inverse of one of inverses.
+        let time = |near: u64, other: u64| {
+            narrow((u128::from(near) * (all - far) + u128::from(other) * far) / all)
+        };
+        let rate = |near: u64, other: u64| {
+            let (near, other) = (u128::from(near.max(1)), u128::from(other.max(1)));
+            let both = (all - far)
+                .saturating_mul(other)
+                .saturating_add(far.saturating_mul(near));
+            narrow(all.saturating_mul(near).saturating_mul(other) / both)
+        };
+        if far == 0 {
+            return *self;
+        }
+        LinkClass {
+            latency_ns: self.latency_ns.max(across.latency_ns),
+            message_ns: time(self.message_ns, across.message_ns),
+            bytes_per_us: rate(self.bytes_per_us, across.bytes_per_us),
+            look_ns: time(self.look_ns, across.look_ns),
+            mapped_bytes_per_us: rate(self.mapped_bytes_per_us, across.mapped_bytes_per_us),
+            ..*self
+        }
+    }
+
     /// The numbers by name.
     fn fields(&mut self) -> [(&'static str, &mut u64); 7] {
         [
@@ -119,8 +166,10 @@ impl LinkClass {
 /// What the cost model goes by. Part of what a group agrees on: equal on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tables {
-    /// Between ranks of one host.
+    /// Between ranks of one host, and of one memory node where it has several.
     pub inside: LinkClass,
+    /// Between ranks of one host that are on different memory nodes: what each of them gets while all of its node do as much.
+    pub across: LinkClass,
     /// Between hosts; a host's ranks share it.
     pub between: LinkClass,
     /// Longest message in bytes.
@@ -155,10 +204,11 @@ impl Tables {
         Tables::of(LinkClass::SHARED, LinkClass::TEN_GIGABIT)
     }
 
-    /// Links of these classes.
+    /// Links of these classes; between memory nodes of a host what is assumed ([`LinkClass::across_nodes`]).
     pub const fn of(inside: LinkClass, between: LinkClass) -> Tables {
         Tables {
             inside,
+            across: inside.across_nodes(),
             between,
             slice_bytes: Tables::SLICE_BYTES,
             mapped: false,
@@ -171,6 +221,7 @@ impl Tables {
         stable_hash(&[
             b"tables",
             &self.inside.to_bytes(),
+            &self.across.to_bytes(),
             &self.between.to_bytes(),
             &self.slice_bytes.to_le_bytes(),
             &[u8::from(self.mapped), u8::from(self.crowded)],
@@ -188,8 +239,12 @@ impl Default for Tables {
 /// As `gaggle tune` writes them and [`FromStr`] reads them: one `name = number` per line.
 impl fmt::Display for Tables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut inside, mut between) = (self.inside, self.between);
-        for (side, class) in [("inside", &mut inside), ("between", &mut between)] {
+        let sides = [
+            ("inside", self.inside),
+            ("across", self.across),
+            ("between", self.between),
+        ];
+        for (side, mut class) in sides {
             for (name, number) in class.fields() {
                 writeln!(f, "{side}.{name} = {number}")?;
             }
@@ -212,7 +267,7 @@ pub struct ParseTablesError {
     pub want: String,
 }
 
-/// Lines of `name = number`; what is not said is as in [`Tables::default`], what begins with `#` is a remark.
+/// Lines of `name = number`; what is not said is as in [`Tables::default`], of `across` as [`LinkClass::across_nodes`] has it of `inside`; what begins with `#` is a remark.
 ///
 /// ```
 /// use gaggle_collectives::select::Tables;
@@ -227,6 +282,7 @@ impl FromStr for Tables {
 
     fn from_str(text: &str) -> Result<Tables, ParseTablesError> {
         let mut tables = Tables::default();
+        let mut across = Vec::new();
         for (line, whole) in (1..).zip(text.lines()) {
             let said = whole.split('#').next().unwrap_or_default().trim();
             if said.is_empty() {
@@ -260,6 +316,10 @@ impl FromStr for Tables {
             let known = match name.split_once('.') {
                 Some(("inside", field)) => set(&mut tables.inside, field, number),
                 Some(("between", field)) => set(&mut tables.between, field, number),
+                Some(("across", field)) => {
+                    across.push((field.to_owned(), number));
+                    set(&mut tables.across, field, number)
+                }
                 None if name == "slice_bytes" => {
                     tables.slice_bytes = number;
                     true
@@ -268,9 +328,14 @@ impl FromStr for Tables {
             };
             if !known {
                 return Err(wrong(
-                    "slice_bytes, mapped, crowded, or inside. or between. with latency_ns, message_ns, bytes_per_us, fold_bytes_per_us, codec_bytes_per_us, look_ns or mapped_bytes_per_us",
+                    "slice_bytes, mapped, crowded, or inside., across. or between. with latency_ns, message_ns, bytes_per_us, fold_bytes_per_us, codec_bytes_per_us, look_ns or mapped_bytes_per_us",
                 ));
             }
+        }
+        // By what was said of `inside`, wherever that stood.
+        tables.across = tables.inside.across_nodes();
+        for (field, number) in across {
+            set(&mut tables.across, &field, number);
         }
         Ok(tables)
     }
@@ -289,11 +354,46 @@ mod tests {
     fn tables_are_read_as_they_are_written() {
         let mut tables = Tables::of(LinkClass::THREADS, LinkClass::GIGABIT);
         (tables.mapped, tables.crowded) = (true, true);
-        tables.slice_bytes = 12345;
+        (tables.slice_bytes, tables.across.look_ns) = (12345, 77);
         let read: Tables = tables.to_string().parse().unwrap();
         assert_eq!(read, tables);
         assert_eq!(read.hash(), tables.hash());
         assert_eq!("# nothing\n\n".parse(), Ok(Tables::default()));
+    }
+
+    #[test]
+    fn what_is_not_said_of_nodes_follows_from_what_is_said_of_a_node() {
+        let old = "across.look_ns = 5\ninside.mapped_bytes_per_us = 8000\ninside.look_ns = 100";
+        let tables: Tables = old.parse().unwrap();
+        assert_eq!(tables.across.mapped_bytes_per_us, 2000);
+        assert_eq!(tables.across.look_ns, 5);
+        let before: Tables = "inside.latency_ns = 70".parse().unwrap();
+        assert_eq!(before.across, before.inside.across_nodes());
+        assert_eq!(before.across.latency_ns, 140);
+    }
+
+    #[test]
+    fn a_part_of_the_way_counts_by_its_time() {
+        let near = LinkClass::SHARED;
+        let far = LinkClass {
+            mapped_bytes_per_us: near.mapped_bytes_per_us / 3,
+            look_ns: 3 * near.look_ns,
+            ..near
+        };
+        assert_eq!(near.partly(&far, (0, 4)), near);
+        let half = near.partly(&far, (2, 4));
+        assert_eq!(half.look_ns, 2 * near.look_ns);
+        // Half of them takes three times as long: all take twice as long.
+        assert_eq!(half.mapped_bytes_per_us, near.mapped_bytes_per_us / 2 - 1);
+        let all = near.partly(&far, (9, 4));
+        assert_eq!(all.mapped_bytes_per_us, far.mapped_bytes_per_us);
+        let none = LinkClass {
+            bytes_per_us: 0,
+            mapped_bytes_per_us: u64::MAX,
+            ..near
+        };
+        assert!(none.across_nodes().bytes_per_us > 0);
+        assert!(near.partly(&none, (1, 2)).bytes_per_us > 0);
     }
 
     #[test]
@@ -306,7 +406,7 @@ mod tests {
             ("slice_bytes = 0", 1, "above 0"),
             ("mapped = 1", 1, "true or false"),
             ("inside.colour = 1", 1, "latency_ns"),
-            ("outside.latency_ns = 1", 1, "inside. or between."),
+            ("outside.latency_ns = 1", 1, "inside., across. or between."),
         ] {
             let e = text.parse::<Tables>().unwrap_err();
             assert_eq!(e.line, line, "{text}");

@@ -8,6 +8,7 @@ mod fused;
 mod in_flight;
 mod large;
 mod mutants;
+mod nodes;
 mod printed;
 mod proofs;
 mod random;

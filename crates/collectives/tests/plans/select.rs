@@ -245,10 +245,11 @@ fn tables_that_differ_hash_differently() {
         |c: &mut LinkClass| c.look_ns += 1,
         |c: &mut LinkClass| c.mapped_bytes_per_us += 1,
     ] {
-        let (mut inside, mut between) = (base, base);
+        let (mut inside, mut across, mut between) = (base, base, base);
         change(&mut inside.inside);
+        change(&mut across.across);
         change(&mut between.between);
-        all.extend([inside, between]);
+        all.extend([inside, across, between]);
     }
     let hashes: std::collections::BTreeSet<u64> = all.iter().map(Tables::hash).collect();
     assert_eq!(hashes.len(), all.len());
@@ -306,7 +307,7 @@ fn ranks_that_share_hosts_go_in_two_levels() {
     };
     let error = chosen(&asked).unwrap_err().to_string();
     assert!(
-        error.contains("needs several hosts, and ranks that share one"),
+        error.contains("needs several hosts, or memory nodes of one, and ranks that share one"),
         "{error}"
     );
 }

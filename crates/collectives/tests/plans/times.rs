@@ -1,13 +1,14 @@
 //! Predicted times: of plans, and of choices.
 
 use crate::{all_reduce, cases, plans, request};
-use gaggle_collectives::select::{LinkClass, Overrides, Question, Tables, choose};
+use gaggle_collectives::select::{LinkClass, Overrides, Places, Question, Tables, choose};
 use gaggle_collectives::{Call, Promise, Request, timeline};
 use gaggle_core::{Algorithm, DType, OpKind, Rank, Reduce};
 
 fn time(promise: &Promise, tables: &Tables) -> u64 {
     let plans = plans(promise);
-    let times = timeline(&plans, DType::F32, tables, None).expect("the plans fit together");
+    let times =
+        timeline(&plans, DType::F32, tables, Places::default()).expect("the plans fit together");
     times.nanoseconds
 }
 
@@ -125,7 +126,7 @@ fn formulas_know_that_hosts_share_their_link() {
                     ..r.clone()
                 });
                 let plans = plans(&Promise::of(&requests.collect::<Vec<_>>()));
-                let times = timeline(&plans, DType::F32, &tables, Some(&hosts));
+                let times = timeline(&plans, DType::F32, &tables, Places::on(Some(&hosts)));
                 times.expect("the plans fit together").nanoseconds
             };
             let times = chosen.candidates.iter().map(|c| step_by_step(c.algorithm));

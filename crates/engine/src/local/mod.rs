@@ -25,6 +25,7 @@ use crate::{
     discover::{Then, data_id},
     fused::{self, Members, Record},
     op::{OpStart, OpState},
+    places::Places,
     program::Program,
     protocol::{Blame, Word},
     raw_memory::OpMemory,
@@ -100,7 +101,7 @@ pub(crate) struct Decision {
     hash: u64,
     program: Arc<Program>,
     choice: Choice,
-    hosts: Option<Arc<[u32]>>,
+    places: Places,
     shape: Shape,
     small: Option<Arc<Small>>,
     /// How it passes through staging memory, where somebody's own is not mapped.
@@ -551,7 +552,7 @@ impl State {
         &mut self,
         op: &Op,
         group: &Arc<GroupInfo>,
-        hosts: Option<&Arc<[u32]>>,
+        places: &Places,
         (choice, program): (&Choice, &Arc<Program>),
         shape: &Shape,
     ) -> Option<Arc<Decision>> {
@@ -562,8 +563,9 @@ impl State {
         }
         let barrier = choice.kind == OpKind::Barrier && op.algorithm.is_none();
         let one_host = || {
-            let hosts = hosts.filter(|_| self.config.model().mapped);
-            hosts.is_some_and(|h| h.windows(2).all(|pair| pair[0] == pair[1]))
+            let hosts = places.hosts.as_ref();
+            let mapped = self.config.model().mapped;
+            mapped && hosts.is_some_and(|h| h.windows(2).all(|pair| pair[0] == pair[1]))
         };
         if !(fused::is_fused(choice, program) && program.is_memory_only() || barrier && one_host())
         {
@@ -589,7 +591,7 @@ impl State {
             descriptor,
             program: Arc::clone(program),
             choice: choice.alike(),
-            hosts: hosts.cloned(),
+            places: places.clone(),
             shape: *shape,
             layout: Layout::of(&choice.request, choice.kind, shape.dtype.size() as u64)
                 .map(Arc::new),
@@ -828,8 +830,8 @@ impl State {
     /// Not everybody's memory is mapped: the operation itself goes by messages, under the same number, with the same bits.
     fn not_mapped(&mut self, idx: usize) {
         self.follow(idx, |state, op, decision, first| {
-            let (hosts, shape) = (decision.hosts.as_ref(), &decision.shape);
-            let choice = choose_plain(op, &first.group, hosts, shape, &state.config)?;
+            let (places, shape) = (&decision.places, &decision.shape);
+            let choice = choose_plain(op, &first.group, places, shape, &state.config)?;
             let program = state
                 .programs
                 .find(&choice.request)
@@ -846,8 +848,8 @@ impl State {
     /// Somebody can have no board: all meet by messages, under the same number.
     fn meet_by_messages(&mut self, idx: usize) {
         self.follow(idx, |state, op, decision, first| {
-            let (hosts, shape) = (decision.hosts.as_ref(), &decision.shape);
-            let choice = choose(op, &first.group, hosts, shape, &state.config)?;
+            let (places, shape) = (&decision.places, &decision.shape);
+            let choice = choose(op, &first.group, places, shape, &state.config)?;
             let name = choice.kind.name();
             let descriptor = first.descriptor;
             let data = Arc::clone(&decision.program);
@@ -911,7 +913,7 @@ impl State {
             Box::new(Then {
                 op: local.op.clone(),
                 memory: std::mem::replace(&mut memory, records),
-                hosts: local.decision.hosts.clone(),
+                places: local.decision.places.clone(),
                 fused: Some(fused),
             })
         });

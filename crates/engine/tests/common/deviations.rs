@@ -269,5 +269,12 @@ pub fn all() -> Vec<Deviation> {
         |config| config.hosts = Some([0, 0, 1].into()),
         ["settings", "settings"],
     );
+    add(
+        "tables",
+        &direct,
+        &direct,
+        |config| config.nodes = Some([0, 0, 1].into()),
+        ["settings", "settings"],
+    );
     all
 }

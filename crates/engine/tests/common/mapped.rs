@@ -13,7 +13,10 @@ use gaggle_transport::{
 };
 use std::{
     ptr::NonNull,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -132,11 +135,12 @@ impl<L: Transport, M: SharedMemory + 'static> Transport for Beside<L, M> {
     }
 }
 
-/// Holds a rank up in the middle of a step, until it is opened.
+/// Holds a rank up in the middle of a step, until it is opened; counts what passes.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<State>,
     changed: Condvar,
+    copied: AtomicU64,
 }
 
 #[derive(Default)]
@@ -159,6 +163,11 @@ impl Gate {
     pub fn wait_held(&self) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |s| !s.held).unwrap());
+    }
+
+    /// Bytes that were copied from others' memory, as opposed to those that were read where they lie.
+    pub fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
     }
 
     fn pass(&self) {
@@ -187,6 +196,7 @@ impl SharedMemory for Gated {
     fn read(&self, rank: Rank, place: u64, out: &mut [u8]) -> bool {
         if let Some(gate) = &self.1 {
             gate.pass();
+            gate.copied.fetch_add(out.len() as u64, Ordering::Relaxed);
         }
         self.0.read(rank, place, out)
     }

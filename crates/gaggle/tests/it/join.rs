@@ -1,7 +1,7 @@
 //! Ranks as processes, without a launcher of ours: this test program starts itself once per rank, with a launcher's variables.
 
 use gaggle::{
-    Cause, Error, Job, Mean, Rank,
+    Algorithm, Cause, DType, Error, Job, Kind, Mean, Op, Rank, Reduce,
     ddp::{NeighbourMixer, digest},
     optim::{Decentralised, RuleConfig, rule_by_name},
     topology::by_name,
@@ -82,6 +82,31 @@ fn act(role: &str, job: Job) -> String {
                 h.wrapping_mul(31).wrapping_add(u64::from(v.to_bits()))
             });
             format!("{} {} {bits:x}", x.is_registered(), sent < 1000)
+        }
+        // Whether plans in two levels are there, and whether what they sum is right.
+        #[cfg(target_os = "linux")]
+        "nodes" => {
+            let op = Op::new(Kind::AllReduce(Reduce::Sum));
+            let two = op.clone().by(Algorithm::TwoLevelDirect);
+            let (levels, op) = match job.explain::<f32>(&two, 1000) {
+                Ok(_) => ("two levels", two),
+                Err(_) => ("one level", op),
+            };
+            let n = job.size() as f32;
+            let right = [1, 1003, 100_003].into_iter().all(|len| {
+                let mut x = job.buffer::<f32>(len);
+                x.fill(job.rank().0 as f32 + 1.0);
+                job.run(&op, &mut x).unwrap();
+                x.iter().all(|v| *v == n * (n + 1.0) / 2.0)
+            });
+            format!("{levels}, {}", if right { "right" } else { "wrong" })
+        }
+        // How long a step over mapped memory is predicted to take, in nanoseconds.
+        #[cfg(target_os = "linux")]
+        "crowded" => {
+            let op = Op::new(Kind::AllReduce(Reduce::Sum));
+            let time = job.communicator().predict(&op, DType::F32, 1 << 20);
+            time.unwrap().unwrap().as_nanos().to_string()
         }
         // Rank 0 serves the store and is done first.
         "early" => {
@@ -172,6 +197,7 @@ pub(crate) fn this_program() -> Command {
         "GAGGLE_INTERFACE",
         "GAGGLE_TRANSPORT",
         "GAGGLE_FUSION",
+        "GAGGLE_NODE",
     ] {
         c.env_remove(var);
     }
@@ -449,6 +475,82 @@ fn registered_buffers_take_one_pass_and_have_the_bits_of_messages() {
     for got in Ranks::start("buffer", 0..2, &vars).answers() {
         assert!(got.starts_with("false false "), "{got}");
     }
+}
+
+/// On made-up machines: nodes by rank, of which nobody measures anything.
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_that_say_on_which_nodes_they_are_agree_about_them() {
+    let start = |nodes: &[&str], through: &str| {
+        let mut vars = torch(nodes.len() as u32);
+        vars.push(("GAGGLE_TRANSPORT", through.into()));
+        let ranks: Vec<Ranks> = (0..)
+            .zip(nodes)
+            .map(|(rank, node)| {
+                let mut vars = vars.clone();
+                vars.push(("GAGGLE_NODE", (*node).into()));
+                Ranks::start("nodes", [rank], &vars)
+            })
+            .collect();
+        let answers: Vec<String> = ranks.into_iter().flat_map(Ranks::answers).collect();
+        assert!(answers.iter().all(|a| *a == answers[0]), "{answers:?}");
+        answers[0].clone()
+    };
+    for through in ["shm", "tcp"] {
+        assert_eq!(start(&["0", "0", "1", "1"], through), "two levels, right");
+        assert_eq!(
+            start(&["7", "3", "7", "3", "3"], through),
+            "two levels, right"
+        );
+    }
+    assert_eq!(start(&["0", "0", "0"], "shm"), "one level, right");
+    assert_eq!(start(&["0", "1", "2"], "shm"), "one level, right");
+    assert_eq!(start(&["0", "0", "1", "off"], "shm"), "one level, right");
+    // A container's processors are mostly on one node, or on all.
+    assert_eq!(start(&["auto", "auto"], "shm"), "one level, right");
+}
+
+/// Two ranks that are bound to one processor share it, however many the host has.
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_that_are_bound_to_one_processor_are_crowded_and_others_not() {
+    let able = Command::new("taskset").args(["-c", "0", "true"]).status();
+    if !able.is_ok_and(|status| status.success())
+        || std::thread::available_parallelism().unwrap().get() < 2
+    {
+        eprintln!("SKIPPED: no two processors to be bound to, or no taskset");
+        return;
+    }
+    let start = |cpus: [&str; 2]| {
+        let vars = torch(2);
+        let ranks = (0..2).map(|rank| {
+            let plain = this_program();
+            let mut c = Command::new("taskset");
+            c.args(["-c", cpus[rank]])
+                .arg(plain.get_program())
+                .args(plain.get_args());
+            for (name, value) in plain.get_envs() {
+                match value {
+                    Some(value) => c.env(name, value),
+                    None => c.env_remove(name),
+                };
+            }
+            c.stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .env(ROLE, "crowded")
+                .env("RANK", rank.to_string())
+                .env("GAGGLE_TIMEOUT", TIMEOUT)
+                .envs(vars.iter().map(|(k, v)| (*k, v)));
+            c.spawn().unwrap()
+        });
+        Ranks(ranks.collect()).answers()
+    };
+    let (alone, crowded) = (start(["0", "1"]), start(["0", "0"]));
+    assert_eq!(alone, start(["0-1", "0-1"]));
+    assert_eq!(crowded[0], crowded[1]);
+    // What shares a processor is predicted to take longer.
+    let time = |answers: &[String]| -> u64 { answers[0].parse().unwrap() };
+    assert!(time(&crowded) > time(&alone), "{crowded:?} {alone:?}");
 }
 
 /// Containers often give it 64 MiB, read-only or not at all: it is not needed.
