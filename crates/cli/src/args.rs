@@ -55,6 +55,9 @@ pub(crate) struct RunArgs {
     /// By which addresses ranks reach each other: interfaces, patterns, addresses and networks with commas between them; what follows ^ or ! is excluded
     #[arg(long, value_name = "WISH", value_parser = wish)]
     pub(crate) interface: Option<Wish>,
+    /// Bind the ranks to the machine's memory nodes (NUMA), as many to each, neighbours together
+    #[arg(long)]
+    pub(crate) bind_to_node: bool,
     /// The program to start, found in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,

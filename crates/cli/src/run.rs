@@ -5,6 +5,7 @@ use gaggle_launch::{Job, Joined};
 use gaggle_transport::{
     auth::{Credentials, Secret},
     interfaces::{Wish, interfaces},
+    processors::{Cpus, Nodes},
     store::{StoreConfig, StoreServer},
 };
 use std::{
@@ -22,6 +23,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32, Failure> {
     if let Some(wish) = &args.interface {
         check(wish)?;
         job = job.env("GAGGLE_INTERFACE", wish.to_string());
+    }
+    if args.bind_to_node {
+        let spread = Nodes::of_machine().spread(args.ranks, &Cpus::own());
+        job = job.bind(spread.iter().map(|cpus| cpus.iter().collect()).collect());
     }
     launch(job, args.ranks)
 }

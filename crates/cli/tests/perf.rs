@@ -326,6 +326,24 @@ fn mistakes_are_told_before_anything_is_started() {
     }
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_are_bound_to_the_nodes_of_this_machine() {
+    use gaggle_transport::processors::{Cpus, Nodes};
+    let script = "sed -n 's/^Cpus_allowed_list:[[:space:]]*/allowed /p' /proc/self/status";
+    let mut job = Command::new(env!("CARGO_BIN_EXE_gaggle"));
+    job.args(["run", "-n", "3", "--bind-to-node", "--", "sh", "-c", script])
+        .env_remove("RANK")
+        .env_remove("WORLD_SIZE");
+    let (out, _) = check(&mut job, 0);
+    let want = Nodes::of_machine().spread(3, &Cpus::own());
+    for (rank, want) in want.iter().enumerate() {
+        let said = format!("[{rank}] allowed ");
+        let line = out.lines().find_map(|line| line.strip_prefix(&said));
+        assert_eq!(Cpus::parse(line.unwrap()).as_ref(), Some(want), "{out}");
+    }
+}
+
 /// On a made-up machine: two ranks on each of two memory nodes.
 #[test]
 #[cfg(target_os = "linux")]

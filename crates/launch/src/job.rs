@@ -151,6 +151,7 @@ pub struct Job {
     pub(crate) console: Console,
     pub(crate) signals: bool,
     pub(crate) joined: Option<Joined>,
+    pub(crate) bound: Vec<Vec<u32>>,
 }
 
 impl Job {
@@ -167,6 +168,7 @@ impl Job {
             console: Console::std(),
             signals: true,
             joined: None,
+            bound: Vec::new(),
         }
     }
 
@@ -227,6 +229,13 @@ impl Job {
     #[must_use]
     pub fn joined(mut self, joined: Joined) -> Job {
         self.joined = Some(joined);
+        self
+    }
+
+    /// On which processors each rank may run, by rank and by the system's numbers: from its start on, with all threads and programs that it starts. Ranks beyond the list, and those of an empty one, run wherever the launcher may. Linux only.
+    #[must_use]
+    pub fn bind(mut self, processors: Vec<Vec<u32>>) -> Job {
+        self.bound = processors;
         self
     }
 

@@ -1,4 +1,4 @@
-//! The three places where processes need unsafe code: between fork and exec, the guard's fork, and a descriptor known only by number.
+//! The four places where processes need unsafe code: between fork and exec (twice), the guard's fork, and a descriptor known only by number.
 //!
 //! # Safety
 //! After a fork of a process with threads only async-signal-safe calls are sound until exec: no allocation, no lock. Both children here call only system calls and touch only memory that was allocated before the fork.
@@ -29,6 +29,26 @@ pub(crate) fn tie_to_launcher(command: &mut Command, lifeline: &OwnedFd) {
     };
     // SAFETY: the closure makes only the system calls prctl, getppid and fcntl, and allocates nothing (`io::Error` from a kind or an errno does not allocate).
     unsafe { command.pre_exec(before_exec) };
+}
+
+/// Arranges that the command's process runs on these processors alone.
+///
+/// # Errors
+/// A number that the system's sets have no room for.
+#[cfg(target_os = "linux")]
+pub(crate) fn bind(command: &mut Command, processors: &[u32]) -> io::Result<()> {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    for &cpu in processors {
+        if cpu as usize >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set.set(cpu as usize);
+    }
+    let before_exec = move || Ok(sched_setaffinity(None, &set)?);
+    // SAFETY: the closure makes only the system call sched_setaffinity, on a set that it owns, and allocates nothing (`io::Error` from an errno does not allocate).
+    unsafe { command.pre_exec(before_exec) };
+    Ok(())
 }
 
 /// Forks the guard: a process that reads process group numbers (4 bytes each, in this machine's order) from `pipe` and, when the pipe closes before a 0 came, kills all those groups.

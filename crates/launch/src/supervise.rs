@@ -150,11 +150,16 @@ impl<'a> Flock<'a> {
             .stderr(stream(keeps_err))
             .process_group(0);
         raw_process::tie_to_launcher(&mut command, &self.lifeline);
-        let mut child = command.spawn().map_err(|source| LaunchError::Start {
+        let failed = |source| LaunchError::Start {
             program: job.program.to_string_lossy().into_owned(),
             rank,
             source,
-        })?;
+        };
+        #[cfg(target_os = "linux")]
+        if let Some(processors) = job.bound.get(rank.idx()).filter(|p| !p.is_empty()) {
+            raw_process::bind(&mut command, processors).map_err(failed)?;
+        }
+        let mut child = command.spawn().map_err(failed)?;
         let group = Pid::from_child(&child);
         self.guard.protect(group);
         let streams = (child.stdout.take(), child.stderr.take());

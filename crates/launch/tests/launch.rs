@@ -126,6 +126,48 @@ fn the_exit_code_is_that_of_the_first_failure() {
     check_code(2, "test $RANK != 1 || kill -SEGV $$; exec sleep 120", 139);
 }
 
+/// On which processors a process may run, as the system says.
+fn allowed(status: &str) -> String {
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+#[test]
+fn ranks_are_bound_to_the_processors_that_they_are_given() {
+    let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
+    let first = own.split([',', '-']).next().unwrap();
+    let script = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
+    let trial = Trial::new(3, script);
+    let job = trial.job.clone();
+    // The second has an empty list, the third none.
+    let bound = vec![vec![first.parse().unwrap()], vec![]];
+    assert_eq!(job.bind(bound).run().unwrap().code(), 0);
+    let said = [
+        format!("[0] {first}"),
+        format!("[1] {own}"),
+        format!("[2] {own}"),
+    ];
+    assert_eq!(trial.out.sorted(), said);
+    // One that no machine has, and one for which there is no room.
+    for processor in [1023, 1 << 20] {
+        let job = Trial::new(2, "exit 0")
+            .job
+            .bind(vec![vec![], vec![processor]]);
+        match job.run() {
+            Err(LaunchError::Start {
+                rank: Rank(1),
+                source,
+                ..
+            }) => {
+                assert_eq!(source.kind(), io::ErrorKind::InvalidInput, "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn ranks_know_who_they_are() {
     for ranks in [1, 2, 3, 5, 7, 8] {

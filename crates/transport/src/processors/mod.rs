@@ -73,6 +73,17 @@ impl Cpus {
         })
     }
 
+    /// Those that are in both.
+    pub fn both(&self, other: &Cpus) -> Cpus {
+        self.iter().filter(|cpu| other.has(*cpu)).collect()
+    }
+
+    /// Whether this one is among them.
+    pub fn has(&self, cpu: u32) -> bool {
+        let word = self.words.get(cpu as usize / 64);
+        word.is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
     /// Whether some are in both.
     pub fn meets(&self, other: &Cpus) -> bool {
         self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
@@ -138,6 +149,8 @@ mod tests {
         assert!(!of("0-3").meets(&of("4-9,200")));
         assert!(!of("").meets(&of("0")));
         assert!(of("200").meets(&of("0,200")));
+        assert_eq!(of("0-9,200").both(&of("8-11,200")), of("8-9,200"));
+        assert_eq!(of("0-3").both(&of("100-200")), Cpus::default());
     }
 
     #[test]

@@ -28,6 +28,18 @@ impl Nodes {
         self.nodes.len().max(1)
     }
 
+    /// For each of so many ranks the processors of one node, of those in `own`: as many ranks to each node, neighbours together. Nodes that have none of these are left out; where there is none at all, or one, every rank has all of `own`.
+    pub fn spread(&self, ranks: u32, own: &Cpus) -> Vec<Cpus> {
+        let there = self.nodes.iter().map(|(_, cpus)| cpus.both(own));
+        let mut there: Vec<Cpus> = there.filter(|cpus| !cpus.is_empty()).collect();
+        if there.len() < 2 {
+            there = vec![own.clone()];
+        }
+        let (n, ranks) = (there.len() as u64, u64::from(ranks));
+        let of = |rank: u64| there[(rank * n / ranks) as usize].clone();
+        (0..ranks).map(of).collect()
+    }
+
     /// The node on which all of `cpus` are, as far as any node has them; `None` where they are on several, or on none.
     pub fn node_of(&self, cpus: &Cpus) -> Option<u32> {
         if self.nodes.is_empty() {
@@ -178,6 +190,32 @@ mod tests {
         check(&four, "3,7", Some(10));
         check(&four, "5", Some(2));
         check(&four, "0-3", None);
+    }
+
+    #[test]
+    fn ranks_are_spread_over_nodes_in_their_order() {
+        let two = machine(&[
+            ("node0/cpulist", "0-3,8-11\n"),
+            ("node1/cpulist", "4-7,12-15\n"),
+        ]);
+        let check = |nodes: &Nodes, ranks, own: &str, want: &[&str]| {
+            let of = |list: &str| Cpus::parse(list).unwrap();
+            let want: Vec<Cpus> = want.iter().map(|list| of(list)).collect();
+            assert_eq!(nodes.spread(ranks, &of(own)), want, "{ranks} on {own}");
+        };
+        let (a, b) = ("0-3,8-11", "4-7,12-15");
+        check(&two, 4, "0-15", &[a, a, b, b]);
+        check(&two, 3, "0-15", &[a, a, b]);
+        check(&two, 1, "0-15", &[a]);
+        check(&two, 0, "0-15", &[]);
+        check(&two, 2, "2-5", &["2-3", "4-5"]);
+        // What this process may not use is nobody's.
+        check(&two, 2, "4-7", &["4-7"; 2]);
+        check(&two, 2, "20", &["20"; 2]);
+        check(&machine(&[]), 2, "0-7", &["0-7"; 2]);
+        for rank in two.spread(4, &Cpus::parse("0-15").unwrap()) {
+            assert!(two.node_of(&rank).is_some());
+        }
     }
 
     #[test]
