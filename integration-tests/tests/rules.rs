@@ -69,12 +69,12 @@ fn gradients(rank: usize, x: &[f64]) -> Vec<f64> {
 }
 
 /// Every rank's parameters, over a dense matrix, in one thread.
-fn over_a_matrix(rule: &str, n: usize) -> Vec<Vec<f64>> {
+fn over_a_matrix(rule: &str, config: &RuleConfig, n: usize) -> Vec<Vec<f64>> {
     let topology = Arc::from(by_name(graph(rule), n).expect("a graph"));
     let mut ranks: Vec<Decentralised<f64>> = testing::DenseMixer::of(topology)
         .into_iter()
         .map(|mixer| {
-            let rule = rule_by_name(rule, &config(rule)).expect("a rule");
+            let rule = rule_by_name(rule, config).expect("a rule");
             Decentralised::unchecked(rule, Box::new(mixer), total())
         })
         .collect();
@@ -94,9 +94,9 @@ fn mixer(group: &Group, rule: &str) -> Box<NeighbourMixer<f64>> {
 }
 
 /// This rank's parameters, over the engine.
-fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
+fn over_the_engine(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<f64>, Trouble> {
     let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, &config(rule))?;
+    let rule = rule_by_name(rule, config)?;
     let mut driver = Decentralised::unchecked(rule, mixer, total());
     let mut x: Vec<f64> = (0..total()).map(start).collect();
     for _ in 0..STEPS {
@@ -108,9 +108,9 @@ fn over_the_engine(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
 }
 
 /// This rank's parameters, over the engine, a bucket per parameter.
-fn under_buckets(group: &Group, rule: &str) -> Result<Vec<f64>, Trouble> {
+fn under_buckets(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<f64>, Trouble> {
     let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, &config(rule))?;
+    let rule = rule_by_name(rule, config)?;
     let specs: Vec<ParamSpec> = LENS
         .iter()
         .enumerate()
@@ -154,11 +154,16 @@ fn same_bits(a: &[f64], b: &[f64]) -> bool {
 }
 
 /// What a rank has to say against a rule: nothing where all is well.
-fn complaint(group: &Group, rule: &str, dense: &[Vec<f64>]) -> Result<(), Trouble> {
-    let whole = over_the_engine(group, rule)?;
+fn complaint(
+    group: &Group,
+    rule: &str,
+    config: &RuleConfig,
+    dense: &[Vec<f64>],
+) -> Result<(), Trouble> {
+    let whole = over_the_engine(group, rule, config)?;
     // The lanes are the same ones, and their rounds begin again: a group of its own.
     let all: Vec<Rank> = (0..group.size() as u32).map(Rank).collect();
-    let buckets = under_buckets(&group.subgroup(&all, "again")?, rule)?;
+    let buckets = under_buckets(&group.subgroup(&all, "again")?, rule, config)?;
     let matrix = &dense[group.rank().idx()];
     if !whole.iter().all(|x| x.is_finite()) {
         return Err(format!("{whole:?}").into());
@@ -172,13 +177,13 @@ fn complaint(group: &Group, rule: &str, dense: &[Vec<f64>]) -> Result<(), Troubl
     }
 }
 
-#[test]
-fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
+/// What any rank of any world has to say against these rules.
+fn complaints<'a>(rules: impl Iterator<Item = (&'a str, RuleConfig)>) -> Vec<String> {
     let mut wrong = Vec::new();
-    for Entry { name, .. } in CATALOGUE {
+    for (name, config) in rules {
         for n in [1, 2, 3, 5, 7, 8] {
-            let dense = over_a_matrix(name, n);
-            let told = gaggle::local(n, |group| complaint(&group, name, &dense));
+            let dense = over_a_matrix(name, &config, n);
+            let told = gaggle::local(n, |group| complaint(&group, name, &config, &dense));
             for (r, told) in told.expect("ranks as threads").into_iter().enumerate() {
                 if let Err(e) = told {
                     wrong.push(format!("{name}, rank {r} of {n}: {e}"));
@@ -186,6 +191,30 @@ fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
+    let all = CATALOGUE
+        .into_iter()
+        .map(|Entry { name, .. }| (name, config(name)));
+    let wrong = complaints(all);
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The default one is among those above.
+#[test]
+fn every_compressor_gives_equal_digits_under_matrix_engine_and_three_buckets() {
+    let all = ["identity", "random-k:0.2", "sign", "qsgd:3"].map(|name| {
+        let compressor = Compressor::by_name(name).expect("there is one");
+        let config = RuleConfig {
+            compressor,
+            ..config("choco")
+        };
+        ("choco", config)
+    });
+    let wrong = complaints(all.into_iter());
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
