@@ -421,6 +421,8 @@ mod tests {
                 epochs: 10,
                 batch: 32,
                 lr: 0.05,
+                momentum: 0.9,
+                options: vec![],
                 seed: 1,
                 partition: "dirichlet(0.1)".into(),
                 wire: "plain".into(),

@@ -125,13 +125,49 @@ impl RuleArgs {
     }
 }
 
+impl RuleArgs {
+    /// The flags that were given, as they were given.
+    pub fn given(&self) -> Vec<String> {
+        fn text(value: Option<impl ToString>) -> Option<String> {
+            value.map(|v| v.to_string())
+        }
+        let all = [
+            ("period", text(self.period)),
+            ("local", text(self.local.map(LocalKind::name))),
+            ("global-period", text(self.global_period)),
+            ("outer-lr", text(self.outer_lr)),
+            ("outer-momentum", text(self.outer_momentum)),
+            ("outer-alpha", text(self.outer_alpha)),
+            ("gamma", text(self.gamma)),
+            ("fragments", text(self.fragments)),
+            ("delay", text(self.delay)),
+            ("compressor", text(self.compressor)),
+            ("consensus-step", text(self.consensus_step)),
+            ("warm-up", text(self.warm_up)),
+            ("lookahead-steps", text(self.lookahead_steps)),
+            ("mu", text(self.mu)),
+            ("beta1", text(self.beta1)),
+            ("beta2", text(self.beta2)),
+            ("eps", text(self.eps)),
+            ("weight-decay", text(self.weight_decay)),
+            ("clip-norm", text(self.clip_norm)),
+        ];
+        let nesterov = self.nesterov.then(|| "--nesterov".to_owned());
+        let flags = all.into_iter();
+        flags
+            .filter_map(|(flag, value)| Some(format!("--{flag} {}", value?)))
+            .chain(nesterov)
+            .collect()
+    }
+}
+
 /// What a rule refuses, by the flag that it comes from.
 pub(crate) fn refused(algorithm: &str, config: &RuleConfig, error: &ConfigError) -> SettingError {
     let (flag, value) = match error {
         ConfigError::OutOfRange { field, value, .. } => (flag_of(field), value.to_string()),
         ConfigError::NoLocalSteps { period, .. } => ("period", period.to_string()),
         ConfigError::NoLocal { local, .. } => ("local", (*local).to_owned()),
-        ConfigError::NotContracting { .. } => ("compressor", format!("{:?}", config.compressor)),
+        ConfigError::NotContracting { .. } => ("compressor", config.compressor.to_string()),
         ConfigError::NoCodec { codec, .. } | ConfigError::Codec { codec, .. } => {
             ("wire", codec.to_string())
         }
@@ -176,6 +212,7 @@ mod tests {
     use crate::settings::{Args, Settings};
     use clap::Parser;
     use gaggle::optim::{Compressor, LocalKind, NAMES};
+    use std::collections::BTreeSet;
 
     fn parse(flags: &str) -> Result<Settings, String> {
         let flags = std::iter::once("gaggle-demo").chain(flags.split_whitespace());
@@ -186,12 +223,10 @@ mod tests {
     /// A setting that a flag does not reach would stay a secret.
     #[test]
     fn flags_reach_the_rules() {
-        let s = parse(
-            "--algorithm diloco --period 7 --local momentum --outer-lr 0.6 --outer-momentum 0.8 --outer-alpha 0.4 \
+        let flags = "--period 7 --local momentum --outer-lr 0.6 --outer-momentum 0.8 --outer-alpha 0.4 \
              --global-period 5 --gamma 0.3 --fragments 3 --delay 1 --compressor qsgd:16 --consensus-step 0.2 --warm-up 9 \
-             --lookahead-steps 4 --mu 0.7 --beta1 0.8 --beta2 0.95 --eps 1e-6 --weight-decay 0.01 --clip-norm 2 --momentum 0.85",
-        )
-        .unwrap();
+             --lookahead-steps 4 --mu 0.7 --beta1 0.8 --beta2 0.95 --eps 0.000001 --weight-decay 0.01 --clip-norm 2";
+        let s = parse(&format!("--algorithm diloco --momentum 0.85 {flags}")).unwrap();
         let c = s.rule_config("diloco");
         assert_eq!((c.period, c.local), (Some(7), Some(LocalKind::Momentum)));
         assert_eq!((c.outer_lr, c.outer_momentum), (Some(0.6), Some(0.8)));
@@ -202,12 +237,17 @@ mod tests {
         assert_eq!((c.mu, c.beta1, c.beta2), (Some(0.7), 0.8, 0.95));
         assert_eq!((c.eps, c.weight_decay, c.momentum), (1e-6, 0.01, 0.85));
         assert!(c.clip.is_some() && !c.nesterov);
-        assert!(
-            parse("--algorithm qg-dmsgd --nesterov")
-                .unwrap()
-                .rule_config("qg-dmsgd")
-                .nesterov
-        );
+        let nesterov = parse("--algorithm qg-dmsgd --nesterov").unwrap();
+        assert!(nesterov.rule_config("qg-dmsgd").nesterov);
+        assert_eq!(nesterov.single.given(), ["--nesterov"]);
+        // And they can be told, each of them, for who wants to repeat a run.
+        let given = s.single.given().join(" ");
+        let pairs = |text: &str| -> BTreeSet<String> {
+            let flags = text.split("--").map(|f| f.trim().to_owned());
+            flags.filter(|f| !f.is_empty()).collect()
+        };
+        assert_eq!(pairs(&given), pairs(flags));
+        assert_eq!(parse("").unwrap().single.given(), [""; 0]);
     }
 
     /// Everything that a rule is made of happens within a hundred steps.

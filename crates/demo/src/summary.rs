@@ -28,6 +28,10 @@ pub struct Setting {
     pub batch: usize,
     /// Step size of momentum methods.
     pub lr: f64,
+    /// How much of the last direction goes on.
+    pub momentum: f64,
+    /// Flags of single algorithms, as they were given: `--period 4`.
+    pub options: Vec<String>,
     /// Seed of parameters, split and batches.
     pub seed: u64,
     /// How the images are split: `iid`, `dirichlet(0.1)`.

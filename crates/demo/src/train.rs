@@ -78,6 +78,8 @@ fn run_all(
             epochs: settings.epochs,
             batch: settings.batch,
             lr: settings.lr,
+            momentum: settings.momentum,
+            options: settings.single.given(),
             seed: settings.seed,
             partition: settings.partition_name(),
             wire: settings.wire_name().into(),
@@ -134,7 +136,7 @@ impl Bench<'_> {
         let mut losses = vec![];
         let mut done = 0;
         for stretch in stretches(epoch, self.settings.epochs as u64) {
-            let links = self.group.stats();
+            let links = self.settled_links()?;
             let mut own = Vec::with_capacity(stretch as usize);
             for step in done..done + stretch {
                 let began = self.now();
@@ -151,7 +153,7 @@ impl Bench<'_> {
                 own.push(cost.loss);
                 progress.step(cost.loss);
             }
-            meter.links(&self.group.stats().since(&links));
+            meter.links(&self.settled_links()?.since(&links));
             done += stretch;
             losses.extend(self.mean_over_ranks(&own)?);
             judge(&x, done, progress)?;
@@ -161,6 +163,12 @@ impl Bench<'_> {
         let formula = method.payload_formula(steps)?;
         let digests = gather_digests(self.group, digest(&x))?;
         self.sum_up(name, steps, &meter, history, formula, &digests)
+    }
+
+    /// The links' counters once everybody has come this far, and so has taken what was sent to it: short messages are waited for by nobody else.
+    fn settled_links(&self) -> Result<LinkStats, DemoError> {
+        self.group.barrier()?;
+        Ok(self.group.stats())
     }
 
     fn now(&self) -> Duration {

@@ -7,6 +7,7 @@ use crate::{
 use gaggle_core::{Cx, Float, Place};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::fmt;
 
 /// A map from a vector to one that can be told in fewer bits. Each takes the whole vector at once.
 ///
@@ -153,6 +154,19 @@ impl Compressor {
                     *x = grid.value(grid.near(x.to_f64(), rng.random()));
                 }
             }
+        }
+    }
+}
+
+/// As users type it ([`Compressor::by_name`]); scaled forms and seeds are not told.
+impl fmt::Display for Compressor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compressor::Identity => f.write_str("identity"),
+            Compressor::TopK { ratio } => write!(f, "top-k:{ratio}"),
+            Compressor::RandomK { ratio, .. } => write!(f, "random-k:{ratio}"),
+            Compressor::Sign => f.write_str("sign"),
+            Compressor::Qsgd { levels, .. } => write!(f, "qsgd:{levels}"),
         }
     }
 }
@@ -352,6 +366,7 @@ mod tests {
             ),
         ] {
             assert_eq!(Compressor::by_name(name), Ok(want));
+            assert_eq!(Compressor::by_name(&want.to_string()), Ok(want));
             assert!(want.contracts() && want.check().is_ok());
         }
         for name in [
