@@ -73,6 +73,7 @@ impl OpMemory {
     ///
     /// # Safety
     /// What `memory` borrows stays borrowed until this value is dropped.
+    #[inline]
     pub(crate) unsafe fn borrowed(memory: Borrowed<'_>) -> Result<OpMemory, Error> {
         let mut view = memory.io;
         let input = memory.input;

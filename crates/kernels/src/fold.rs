@@ -1,7 +1,7 @@
 //! Any number of operands, folded in the wide type in one pass and rounded once.
 
 use crate::{
-    by_dtype, elements, exact,
+    by_dtype, elements, exact, few,
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     raw_lines,
@@ -118,7 +118,14 @@ pub fn fold_windows(
 }
 
 /// `n` elements.
-fn fold_into(dtype: DType, reduce: Reduce, out: Out<'_>, n: usize, terms: &[Term<'_>], how: How) {
+fn fold_into(
+    dtype: DType,
+    reduce: Reduce,
+    mut out: Out<'_>,
+    n: usize,
+    terms: &[Term<'_>],
+    how: How,
+) {
     for (bytes, dtype) in terms.iter().filter_map(|t| t.source.extent()) {
         let m = elements("fold", dtype, bytes);
         assert!(m == n, "fold: a term of {m} elements for {n}");
@@ -160,6 +167,11 @@ fn fold_into(dtype: DType, reduce: Reduce, out: Out<'_>, n: usize, terms: &[Term
         divisor,
         alone,
     };
+    if let Out::Bytes(dst) = &mut out
+        && by_dtype!(dtype, T => few::fold::<T>(&what, dst, terms))
+    {
+        return;
+    }
     let done = match &out {
         Out::Bytes(_) => 0..0,
         Out::Windows { outputs, stores } => raw_lines::fold(&what, outputs, terms, *stores),

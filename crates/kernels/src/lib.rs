@@ -24,6 +24,7 @@
 mod codec;
 mod combine;
 mod exact;
+mod few;
 mod fold;
 mod int8;
 mod mix;

@@ -32,6 +32,8 @@ use std::{
 
 /// How long a call looks at the others' boards before the engine is told. Longer than it takes to wake a thread: else two ranks of which one has slept once sleep in turn for good, each while the other wakes. And about as long as a program beside them has a processor before it is the ranks' again: who sleeps meanwhile comes back to a processor that the other rank has just left.
 const SPELL: Duration = Duration::from_millis(1);
+/// Looks that most waits are over in.
+const FIRST_SPINS: u32 = 12;
 /// Looks before others are let go first, and between two at the clock.
 const SPINS: u32 = 256;
 /// The same where ranks outnumber the processors.
@@ -261,8 +263,10 @@ pub(crate) type Slot = Option<OpMemory>;
 /// A rank that is waited for and was on this processor when it last waited itself needs it now: it is let go first at once, whoever is elsewhere after some looks.
 struct Tries<'a> {
     shared: &'a Shared,
-    /// Looks until others are let go first, or the clock is looked at; `None`: not known yet.
-    left: Option<u32>,
+    /// Looks until others are let go first, or the clock is looked at.
+    left: u32,
+    /// Whether it is known who is on this processor.
+    placed: bool,
     /// How often others have been let go first.
     turns: u32,
     /// When the clock was looked at first, and whether others are let go first from then on.
@@ -274,7 +278,8 @@ impl<'a> Tries<'a> {
     fn of(shared: &'a Shared) -> Tries<'a> {
         Tries {
             shared,
-            left: None,
+            left: FIRST_SPINS,
+            placed: false,
             turns: 0,
             since: None,
         }
@@ -283,17 +288,15 @@ impl<'a> Tries<'a> {
     /// Whether to look again, after a moment. `beside`: whether somebody who is waited for is on the processor of this number.
     #[inline]
     fn again(&mut self, beside: impl FnMut(u64) -> bool) -> bool {
-        match &mut self.left {
-            Some(0) | None => self.goes_on(beside),
-            Some(left) => {
-                *left -= 1;
-                spin_loop();
-                true
-            }
+        if self.left == 0 {
+            return self.goes_on(beside);
         }
+        self.left -= 1;
+        spin_loop();
+        true
     }
 
-    /// At first, and where some looks have found nothing.
+    /// Some looks have found nothing.
     #[cold]
     fn goes_on(&mut self, mut beside: impl FnMut(u64) -> bool) -> bool {
         let spins = match self.shared.crowded {
@@ -301,8 +304,8 @@ impl<'a> Tries<'a> {
             false => SPINS,
         };
         let manners = &self.shared.manners;
-        if self.left.is_none() {
-            self.left = Some(spins);
+        if !self.placed {
+            (self.placed, self.left) = (true, spins);
             if !processor().is_some_and(&mut beside) {
                 manners.is_apart();
                 return true;
@@ -317,7 +320,7 @@ impl<'a> Tries<'a> {
             self.turns += 1;
             std::thread::yield_now();
             let near = processor().is_some_and(beside);
-            self.left = Some(if near { 0 } else { spins });
+            self.left = if near { 0 } else { spins };
             return self.turns < YIELDS;
         }
         let now = Instant::now();
@@ -326,13 +329,13 @@ impl<'a> Tries<'a> {
         if *yields {
             std::thread::yield_now();
             *yields = manners.took(now.elapsed());
-            self.left = Some(0);
+            self.left = 0;
         } else if waited >= GREEDY / 2 {
             // Whoever is waited for does not run: perhaps it is in line here. Sooner than it would be called greedy for waiting likewise.
             manners.forgive();
             *yields = true;
         } else {
-            self.left = Some(spins);
+            self.left = spins;
         }
         waited < SPELL
     }
@@ -364,7 +367,9 @@ impl Known {
             .position(|entry| Some(entry.shape) == shape && entry.is_for(op));
         let here = match found {
             Some(i) => {
-                known.swap(0, i);
+                if i > 0 {
+                    known.swap(0, i);
+                }
                 let entry = &mut known[0];
                 let calm = entry.is_calm(shared);
                 match &entry.decision.small {
