@@ -4,7 +4,10 @@ use gaggle::{
     EngineConfig, Group, Rank,
     core::{Cx, Exchange, Form, Mixer, Round, Topology, With},
     ddp::{BucketConfig, NeighbourMixer, ParamSpec, RuleDdp},
-    optim::{CATALOGUE, Compressor, Decentralised, Entry, RuleConfig, rule_by_name, testing},
+    optim::{
+        CATALOGUE, Compressor, Decentralised, Entry, RuleConfig, State, StateError, rule_by_name,
+        testing,
+    },
     topology::by_name,
 };
 use gaggle_integration_tests::work::Trouble;
@@ -375,4 +378,63 @@ fn messages_one_by_one_keep_their_bits_and_bring_their_weights() {
             assert_eq!((firsts, none), (ranks, vec![]));
         }
     }
+}
+
+/// Some steps, and on until nothing is under way.
+fn on(driver: &mut Decentralised<f64>, rank: usize, x: &mut [f64]) -> Result<State, Trouble> {
+    for n in 0.. {
+        driver.before_forward(LR, x)?;
+        let g = gradients(rank, x);
+        driver.step(LR, x, &g)?;
+        if n >= 5 {
+            match driver.save() {
+                Err(StateError::InFlight { .. }) => {}
+                saved => return Ok(saved?),
+            }
+        }
+    }
+    Err("steps without end".into())
+}
+
+/// Back to a saved state, twice the same way; then another run of the same rule among the same ranks.
+fn back_and_again(group: &Group, rule: &str) -> Result<(), Trouble> {
+    let rank = group.rank().idx();
+    let start: Vec<f64> = (0..total()).map(start).collect();
+    let driver = || -> Result<Decentralised<f64>, Trouble> {
+        let made = rule_by_name(rule, &config(rule))?;
+        Ok(Decentralised::unchecked(made, mixer(group, rule), total()))
+    };
+    let (mut first, mut x) = (driver()?, start.clone());
+    let saved = on(&mut first, rank, &mut x)?;
+    let there = x.clone();
+    on(&mut first, rank, &mut x)?;
+    let once = std::mem::replace(&mut x, there.clone());
+    first.load(&saved)?;
+    on(&mut first, rank, &mut x)?;
+    if !same_bits(&once, &x) {
+        return Err(format!("at first {once:?}, then {x:?}").into());
+    }
+    drop(first);
+    let (mut second, mut y) = (driver()?, start);
+    on(&mut second, rank, &mut y)?;
+    match same_bits(&there, &y) {
+        true => Ok(()),
+        false => Err(format!("one run {there:?}, another {y:?}").into()),
+    }
+}
+
+#[test]
+fn a_run_goes_back_over_the_engine_and_another_follows_it() {
+    let mut wrong = Vec::new();
+    for Entry { name, .. } in CATALOGUE {
+        for n in [1, 3] {
+            let told = gaggle::local(n, |group| back_and_again(&group, name));
+            for (r, told) in told.expect("ranks as threads").into_iter().enumerate() {
+                if let Err(e) = told {
+                    wrong.push(format!("{name}, rank {r} of {n}: {e}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }

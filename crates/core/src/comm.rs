@@ -699,6 +699,8 @@ pub trait Communicator: Send + Sync {
     fn abort(&self, reason: &str);
     /// What has gone over this rank's links so far, all groups together.
     fn stats(&self) -> LinkStats;
+    /// The smallest number that a round on this lane may still have: 1 more than the largest that this rank has started, or 0.
+    fn next_round(&self, lane: Lane) -> u64;
     /// The clock's time, on which [`Done`] is counted.
     fn now(&self) -> Duration;
     /// What the operation would be called on every member, without starting it: for explanations and tests.

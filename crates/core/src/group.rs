@@ -723,6 +723,11 @@ impl Group {
         self.0.abort(reason);
     }
 
+    /// The smallest `t` that [`mix`](Group::mix) and its kind may still have on this lane: 1 more than the largest that this rank has started, or 0.
+    pub fn next_round(&self, lane: crate::Lane) -> u64 {
+        self.0.next_round(lane)
+    }
+
     /// What has gone over this rank's links so far.
     pub fn stats(&self) -> LinkStats {
         self.0.stats()

@@ -266,12 +266,15 @@ pub trait Rule<T: Float>: Send {
     }
     /// Called between two steps when the topology has changed, and before a state is loaded: what is kept about neighbours is void. Vectors whose length depends on the neighbours become empty.
     fn rewired(&mut self) {}
-    /// Called when a rule meets a topology and a step size.
+    /// Called when a rule meets a topology and a step size. A rule that does not say is not checked.
     ///
     /// # Errors
     /// The pair diverges.
     fn check(&self, _facts: &MixingFacts, _lr: f64) -> Result<Stability, Unstable> {
-        Ok(Stability::Stable)
+        Ok(Stability::Unchecked(format!(
+            "{} does not say when it is stable",
+            self.name()
+        )))
     }
     /// Shows every vector of state by name, for saving and loading.
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>));

@@ -122,6 +122,8 @@ pub struct NeighbourMixer<T: Float> {
     first: Lane,
     timeout: Option<Duration>,
     round: Round,
+    /// By slot, the number of its next round with neighbours.
+    numbers: Vec<Option<u64>>,
     slots: Vec<Slot<T>>,
     /// By slot, what would be put on the own value and on each neighbour's.
     weights: Vec<Vec<f64>>,
@@ -162,6 +164,7 @@ impl<T: Float> NeighbourMixer<T> {
             first,
             timeout: None,
             round: Round::default(),
+            numbers: Vec::new(),
             slots: Vec::new(),
             weights: Vec::new(),
             meter: MixMeter::default(),
@@ -212,15 +215,33 @@ impl<T: Float> NeighbourMixer<T> {
         self.weights[exchange.slot] = weights;
     }
 
+    /// The number of this slot's next round with neighbours. Counted here, not the step's: a run may go back to an earlier step, and another run on these lanes comes after this one.
+    fn number(&mut self, slot: usize, lane: Lane) -> u64 {
+        if self.numbers.len() <= slot {
+            self.numbers.resize(slot + 1, None);
+        }
+        let next = &mut self.numbers[slot];
+        let t = next.unwrap_or_else(|| self.group.next_round(lane));
+        *next = Some(t + 1);
+        t
+    }
+
     /// `len`: elements for each neighbour, where each gets its own.
-    fn op(&mut self, exchange: &Exchange, t: u64, len: u64) -> Result<Op, Error> {
+    fn op(&mut self, exchange: &Exchange, len: u64) -> Result<Op, Error> {
+        let lane = u32::try_from(exchange.slot)
+            .ok()
+            .and_then(|s| self.first.0.checked_add(s))
+            .map(Lane)
+            .ok_or_else(|| {
+                Error::invalid("mixer", format!("slot {} has no lane", exchange.slot))
+            })?;
         let kind = match exchange.with {
             With::Neighbours => {
                 let me = self.group.rank();
                 self.topology.round(me, exchange.round, &mut self.round);
                 Kind::Mix {
                     round: self.round.clone(),
-                    t,
+                    t: self.number(exchange.slot, lane),
                 }
             }
             With::Everyone => Kind::AllReduce(Reduce::Mean),
@@ -244,13 +265,7 @@ impl<T: Float> NeighbourMixer<T> {
                 ));
             }
         };
-        let lane = u32::try_from(exchange.slot)
-            .ok()
-            .and_then(|s| self.first.0.checked_add(s))
-            .ok_or_else(|| {
-                Error::invalid("mixer", format!("slot {} has no lane", exchange.slot))
-            })?;
-        let mut op = Op::new(kind).on(Lane(lane));
+        let mut op = Op::new(kind).on(lane);
         if !exchange.with.each() {
             op = op.coded_always(exchange.codec);
         } else if exchange.codec != Codec::None {
@@ -308,7 +323,7 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         }
     }
 
-    fn start(&mut self, exchange: &Exchange, t: u64) -> Result<(), Error> {
+    fn start(&mut self, exchange: &Exchange, _t: u64) -> Result<(), Error> {
         let filled = match self.slots.get(exchange.slot) {
             Some(Slot::Here { data, .. }) => data.len(),
             Some(_) => {
@@ -336,7 +351,7 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
             each = filled.checked_div(to.len()).unwrap_or(0);
             incoming = from.len();
         }
-        let op = self.op(exchange, t, each as u64)?;
+        let op = self.op(exchange, each as u64)?;
         let place = &mut self.slots[exchange.slot];
         if let Slot::Here { data, .. } = std::mem::replace(place, Slot::empty()) {
             *place = if exchange.with.each() {

@@ -15,7 +15,7 @@ use gaggle::{
         Bf16Mean, BucketConfig, CommHook, Ddp, DdpConfig, DdpError, MixMeter, MixReport,
         NeighbourMixer, ParamSpec, PlainMean, RuleDdp,
     },
-    optim::{LocalRule, Sgd, SgdConfig},
+    optim::{LocalRule, Sgd, SgdConfig, Stability},
     topology::facts,
 };
 use std::{
@@ -214,7 +214,12 @@ impl Parameters {
         let rule = settings.rules.make(name, &settings.rule_config(name))?;
         let x = model.init(settings.seed);
         let ddp = RuleDdp::unchecked(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
-        ddp.check(&facts(&*topology), settings.lr)?;
+        match ddp.check(&facts(&*topology), settings.lr)? {
+            Stability::Marginal(what) | Stability::Unchecked(what) if group.rank() == Rank(0) => {
+                tracing::warn!("{name} over {}: {what}", settings.topology);
+            }
+            _ => {}
+        }
         let stopped = Arc::new(Mutex::new(None));
         let (feed, why) = (ddp.feed(), Arc::clone(&stopped));
         let sink: GradientSink = Arc::new(move |idx, grad| {

@@ -111,6 +111,11 @@ impl OpState {
         }
     }
 
+    /// Whether this receive's message has come and lies with its sender, who has not taken it back.
+    pub(crate) fn lies_there(&self, step: u32) -> bool {
+        self.xfers[step as usize].is_some() && self.left_there.iter().any(|left| left.step == step)
+    }
+
     /// A step is over. True where what waits for it has been told before.
     pub(crate) fn was_told(&mut self, step: u32) -> bool {
         let left = self.left_there.iter().position(|left| left.step == step);
@@ -119,11 +124,11 @@ impl OpState {
             | told.map(|i| self.told.swap_remove(i)).is_some()
     }
 
-    /// A step has run: the transfers, by link, of which it was the last to read what was left where it lies.
-    pub(crate) fn read_there(&mut self, step: u32) -> SmallVec<[(u8, XferId); 4]> {
-        let mut all = SmallVec::new();
+    /// A step has run: how many messages it has read where they were left, and their transfers, by link. A message that its sender has taken back has none any more, and will never be confirmed.
+    pub(crate) fn read_there(&mut self, step: u32) -> (usize, SmallVec<[(u8, XferId); 4]>) {
+        let (mut n, mut all) = (0, SmallVec::new());
         if self.left_there.is_empty() {
-            return all;
+            return (n, all);
         }
         let reads = |left: &Left| match &self.program.steps[step as usize].action {
             Action::Mix { operands, .. } => operands.contains(&left.dst),
@@ -133,10 +138,11 @@ impl OpState {
         for left in &mut self.left_there {
             if !left.read && reads(left) {
                 left.read = true;
+                n += 1;
                 all.extend(self.xfers[left.step as usize]);
             }
         }
-        all
+        (n, all)
     }
 
     /// Who is missing is left out: in delta form its term, in sum form its value, whose (receiver's) weight goes to the own value.

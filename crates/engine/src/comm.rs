@@ -21,7 +21,7 @@ use crate::{
 use gaggle_collectives::{Plan, PlanError};
 use gaggle_core::{
     Algorithm, Block, Borrowed, Cancel, Cause, Communicator, Counts, DType, Descriptor, Done,
-    Error, Finished, GroupInfo, Kind, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending,
+    Error, Finished, GroupInfo, Kind, Lane, LinkStats, OnMissing, Op, OpId, OpKind, Owned, Pending,
     Persistent, Rank, Region, descriptor::stable_hash,
 };
 use std::{
@@ -528,6 +528,13 @@ impl Communicator for EngineComm {
             .links
             .iter()
             .fold(LinkStats::default(), |sum, l| sum.plus(&l.stats()))
+    }
+
+    fn next_round(&self, lane: Lane) -> u64 {
+        let state = self.shared.state.lock();
+        let lane = state.lanes.get(&(self.info.id, lane.0));
+        let last = lane.and_then(|lane| lane.last_round);
+        last.map_or(0, |last| last.saturating_add(1))
     }
 
     fn now(&self) -> Duration {

@@ -3,6 +3,8 @@
 //! A message may be left where its only use is a fold that waits for nothing but messages, in a reduction whose plan sends contributions and partial results before anything is written over them: its sender keeps it until the fold has run, and nothing that the fold waits for may wait for that sender's memory.
 //! Direct and two-level plans are such: what a rank sends is written over by results alone, which come after all folds of what it sent.
 //!
+//! In two-level plans between hosts some places are received into again after what lay there was sent; such a receive waits for that send and not for anybody's fold of it, by slice and then by round or height in the tree, so that no circle arises.
+//!
 //! What a sender has taken back in the meantime counts for nothing, which the transport sees when the message has been read: so a fold is over, and its result may be sent on, only when all that it has read there is confirmed.
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
     op::{OpState, Phase},
 };
 use gaggle_collectives::{Action, Arrive, Buf, Operand, Span};
-use gaggle_core::{Algorithm, Codec, DType, Rank, Reduce};
+use gaggle_core::{Algorithm, Codec, DType, OpKind, Rank, Reduce};
 use gaggle_kernels as kernels;
 
 /// A fold that has run and is not over.
@@ -36,7 +38,9 @@ impl OpState {
             return None;
         };
         let lets = plan.algorithm == Algorithm::Direct || plan.algorithm.between_hosts().is_some();
-        let may = lets && plan.kind.reduces() && plan.reduce != Reduce::User;
+        // To a root alone: its sender would wait for the slowest rank, which may in turn be waiting for that sender.
+        let rooted = plan.kind == OpKind::Reduce;
+        let may = lets && plan.kind.reduces() && !rooted && plan.reduce != Reduce::User;
         if !may || self.broken.is_some() || dst.buf != Buf::Scratch {
             return None;
         }

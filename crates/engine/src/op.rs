@@ -863,14 +863,31 @@ impl OpState {
         })
     }
 
+    /// Group ranks whose messages have not come, ascending; where all have, those whose messages lie with them and are not yet confirmed.
+    fn not_come(&self) -> Vec<Rank> {
+        let recv = |action: &Action| match action {
+            Action::Recv { from, .. } => Some(*from),
+            _ => None,
+        };
+        let all = self.pending_peers(recv);
+        if self.left_there.is_empty() {
+            return all;
+        }
+        let steps = self.program.steps.iter().zip(&self.phase).enumerate();
+        let mut missing: Vec<Rank> = steps
+            .filter(|(i, (_, phase))| **phase != Phase::Over && !self.lies_there(*i as u32))
+            .filter_map(|(_, (step, _))| recv(&step.action))
+            .collect();
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.is_empty() { all } else { missing }
+    }
+
     /// Group ranks whose messages are still awaited, ascending; where none are, those that do not take theirs.
     pub(crate) fn awaited(&self) -> Vec<Rank> {
         let ranks = match &self.local {
             Some(local) => local.awaited(),
-            None => self.pending_peers(|action| match action {
-                Action::Recv { from, .. } => Some(*from),
-                _ => None,
-            }),
+            None => self.not_come(),
         };
         if ranks.is_empty() {
             self.unsent()

@@ -344,9 +344,9 @@ impl State {
             _ => {
                 let cost = op.cost(step);
                 let computed = op.compute(step);
-                let read = op.read_there(step);
-                let held = op.holds(step, read.len());
-                for (link, id) in read {
+                let (n_read, transfers) = op.read_there(step);
+                let held = op.holds(step, n_read);
+                for (link, id) in transfers {
                     links[link as usize].taken(id);
                 }
                 let Some(op) = self.op(idx, serial) else {

@@ -8,6 +8,7 @@ use gaggle_topology::facts;
 /// Runs `rule` over `graph` among the ranks of `group`, on `n` parameters, if that is stable with step size `lr`.
 ///
 /// It is the three steps that it takes otherwise: the [`facts`] of the graph, a [`NeighbourMixer`], and [`Decentralised::stable`].
+/// Its messages take the lanes from [`NeighbourMixer::FIRST_LANE`] on: one run after another is fine, two at a time in one group need [`NeighbourMixer::on_lanes`].
 /// Where nothing is against it and something is to be known all the same, such as a limit that is only just kept, a warning says so.
 ///
 /// # Errors

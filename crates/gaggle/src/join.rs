@@ -47,7 +47,7 @@ use std::{
 ///
 /// Ranks of one host that share memory also map each other's heaps, where [`Group::buffer`](gaggle_core::Group::buffer) makes buffers: collectives on these take one pass. `GAGGLE_FUSION=off`, on all ranks, has them go by messages, with the same results.
 ///
-/// Ranks of one host that are bound to different memory nodes (NUMA) reduce large vectors inside each node first, so that less crosses from node to node. `GAGGLE_NODE` says on which node this rank is: `auto`, by the processors that it may use; `off`, on none that is known; or a number, the same for ranks of one host and node, for a machine that is not what it says. Where one rank does not know its node, none counts.
+/// Groups of ranks of one host that are bound to different memory nodes (NUMA) reduce large vectors inside each node first, so that less crosses from node to node. `GAGGLE_NODE` says on which node this rank is: `auto`, by the processors that it may use; `off`, on none that is known; or a number, the same for ranks of one host and node, for a machine that is not what it says. Where one rank does not know its node, none counts.
 ///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///

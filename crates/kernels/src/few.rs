@@ -38,7 +38,8 @@ pub(crate) fn fold<T: Num>(what: &What, dst: &mut [u8], terms: &[Term<'_>]) -> b
     true
 }
 
-#[inline(always)]
+/// Not inlined: it computes in the mode that its caller has entered.
+#[inline(never)]
 fn sums<T: Num>(what: &What, dst: &mut [T], terms: &[Term<'_>], acc: &mut [T::Wide]) {
     let mut first = true;
     for term in terms {

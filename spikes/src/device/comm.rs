@@ -3,7 +3,7 @@
 use super::{Device, Stream, StreamEvent};
 use gaggle_core::{
     Borrowed, Cancel, Cause, Clock, Communicator, DType, Descriptor, Done, Error, Event, Finished,
-    GroupInfo, Kind, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Region, Space,
+    GroupInfo, Kind, Lane, LinkStats, Op, Owned, Pending, Persistent, Rank, Reduce, Region, Space,
     SystemClock, Weight,
 };
 use gaggle_kernels::{Source, Term, fold};
@@ -514,6 +514,10 @@ impl Communicator for DeviceComm {
 
     fn stats(&self) -> LinkStats {
         LinkStats::default()
+    }
+
+    fn next_round(&self, _: Lane) -> u64 {
+        0
     }
 
     fn now(&self) -> Duration {

@@ -109,17 +109,18 @@ fn crossing(explained: &Explained, nodes: &[u32]) -> u64 {
         let away = |other: usize| nodes[other] != nodes[rank];
         let others = (0..nodes.len()).filter(|other| away(*other)).count() as u64;
         let links = cost.links.iter().filter(|(peer, _)| away(peer.idx()));
-        let messages: u64 = links.map(|(_, link)| link.bytes_sent).sum();
+        let messages = links.fold(0u64, |sum, (_, link)| sum.saturating_add(link.bytes_sent));
         let touched = plan.iter().map(|step| match step.action {
             // Everybody's elements are read, and everybody's written.
-            Action::GroupFold { len, .. } => 2 * others * len,
+            Action::GroupFold { len, .. } => (2 * others).saturating_mul(len),
             Action::GroupCopy { from, dst, .. } if away(from.idx()) => dst.len,
             _ => 0,
         });
-        messages + size * touched.sum::<u64>()
+        let touched = touched.fold(0, u64::saturating_add);
+        messages.saturating_add(size.saturating_mul(touched))
     };
     let all = explained.plans.iter().zip(&explained.costs);
-    all.enumerate().map(of).sum()
+    all.enumerate().map(of).fold(0, u64::saturating_add)
 }
 
 fn write_rank(

@@ -4,7 +4,7 @@
 
 use gaggle_core::{
     Borrowed, Cancel, Cause, Clock, Codec, Communicator, Counts, DType, Descriptor, Done, Error,
-    Finished, Float, Group, GroupInfo, Kind, LinkStats, Op, Owned, Pending, Persistent, Rank,
+    Finished, Float, Group, GroupInfo, Kind, Lane, LinkStats, Op, Owned, Pending, Persistent, Rank,
     Reduce, Region, SystemClock, Weight,
     raw::{bytes_of, elements_of},
 };
@@ -315,6 +315,10 @@ impl Communicator for Fake {
         let mut s = LinkStats::default();
         s.payload_sent = self.bytes.load(Ordering::Relaxed);
         s
+    }
+
+    fn next_round(&self, _: Lane) -> u64 {
+        0
     }
 
     fn now(&self) -> Duration {

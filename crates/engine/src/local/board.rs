@@ -363,6 +363,11 @@ impl Lines<'_> {
         self.inner.slots[(seq % DEPTH as u64) as usize] == Some(seq)
     }
 
+    /// Lets other threads at the boards meanwhile.
+    pub(crate) fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        MutexGuard::unlocked(&mut self.inner, f)
+    }
+
     /// Whether one of the members for which this holds was on the same processor, `number`, when it last waited; which this rank tells the others, too.
     pub(crate) fn is_beside(
         &mut self,

@@ -38,8 +38,9 @@ const FIRST_SPINS: u32 = 12;
 const SPINS: u32 = 256;
 /// The same where ranks outnumber the processors.
 const CROWDED_SPINS: u32 = 64;
-/// How often others are let go first there, before the engine is told.
+/// How often others are let go first there, before the engine is told, and for how long.
 const YIELDS: u32 = 200;
+const CROWDED_SPELL: Duration = Duration::from_millis(5);
 /// How long a rank is out of the way that shares a processor with one that it waits for.
 const ASIDE: Duration = Duration::from_micros(1);
 /// Calls that are remembered per group.
@@ -151,7 +152,11 @@ impl Entry {
             loop {
                 match lines.seen(member, seq, d.hash) {
                     Seen::There => break,
-                    Seen::NotYet if tries.again(|cpu| lines.is_beside(cpu, missing)) => {}
+                    Seen::NotYet
+                        if tries.again(|ask| match ask {
+                            Ask::Beside(cpu) => lines.is_beside(cpu, missing),
+                            ask => lines.unlocked(|| ask.pass()),
+                        }) => {}
                     _ => return begun(slot, true),
                 }
             }
@@ -216,7 +221,10 @@ impl Entry {
         let mut state = Box::new(OpState::new(d.start(op, seq, made)));
         let mut local = d.local(op, seq, false);
         let mut tries = Tries::of(shared);
-        let beside = |cpu| d.stream.lines().is_beside(cpu, |_, _| true);
+        let pass = |ask: Ask| match ask {
+            Ask::Beside(cpu) => d.stream.lines().is_beside(cpu, |_, _| true),
+            ask => ask.pass(),
+        };
         // Others may be at its memory: it must not be let go of by unwinding.
         let driven = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -226,7 +234,7 @@ impl Entry {
                         self.wake_sleepers(shared);
                         tries = Tries::of(shared);
                     }
-                    Step::Waits if tries.again(beside) => {}
+                    Step::Waits if tries.again(pass) => {}
                     _ => return false,
                 }
             }
@@ -273,6 +281,28 @@ struct Tries<'a> {
     since: Option<(Instant, bool)>,
 }
 
+/// What a wait asks of whoever waits.
+enum Ask {
+    /// Whether somebody who is waited for is on the processor of this number.
+    Beside(u64),
+    /// To let others go first.
+    Yield,
+    /// To be out of the way for a moment.
+    Aside,
+}
+
+impl Ask {
+    /// Does what takes time: to be called with no lock held.
+    fn pass(self) -> bool {
+        match self {
+            Ask::Beside(_) => {}
+            Ask::Yield => std::thread::yield_now(),
+            Ask::Aside => std::thread::sleep(ASIDE),
+        }
+        true
+    }
+}
+
 impl<'a> Tries<'a> {
     #[inline]
     fn of(shared: &'a Shared) -> Tries<'a> {
@@ -285,11 +315,11 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Whether to look again, after a moment. `beside`: whether somebody who is waited for is on the processor of this number.
+    /// Whether to look again, after a moment.
     #[inline]
-    fn again(&mut self, beside: impl FnMut(u64) -> bool) -> bool {
+    fn again(&mut self, ask: impl FnMut(Ask) -> bool) -> bool {
         if self.left == 0 {
-            return self.goes_on(beside);
+            return self.goes_on(ask);
         }
         self.left -= 1;
         spin_loop();
@@ -298,7 +328,7 @@ impl<'a> Tries<'a> {
 
     /// Some looks have found nothing.
     #[cold]
-    fn goes_on(&mut self, mut beside: impl FnMut(u64) -> bool) -> bool {
+    fn goes_on(&mut self, mut ask: impl FnMut(Ask) -> bool) -> bool {
         let spins = match self.shared.crowded {
             true => CROWDED_SPINS,
             false => SPINS,
@@ -306,28 +336,32 @@ impl<'a> Tries<'a> {
         let manners = &self.shared.manners;
         if !self.placed {
             (self.placed, self.left) = (true, spins);
-            if !processor().is_some_and(&mut beside) {
+            if !processor().is_some_and(|cpu| ask(Ask::Beside(cpu))) {
                 manners.is_apart();
                 return true;
             }
             if !self.shared.crowded && manners.steps_aside() {
                 // Awake again, it is given another processor, if there is one to be had.
-                std::thread::sleep(ASIDE);
+                ask(Ask::Aside);
                 return true;
             }
         }
         if self.shared.crowded {
             self.turns += 1;
-            std::thread::yield_now();
-            let near = processor().is_some_and(beside);
+            ask(Ask::Yield);
+            let near = processor().is_some_and(|cpu| ask(Ask::Beside(cpu)));
             self.left = if near { 0 } else { spins };
-            return self.turns < YIELDS;
+            let (since, _) = self.since.get_or_insert_with(|| (Instant::now(), true));
+            return self.turns < YIELDS && since.elapsed() < CROWDED_SPELL;
         }
         let now = Instant::now();
         let (since, yields) = self.since.get_or_insert_with(|| (now, manners.may_yield()));
         let waited = since.elapsed();
+        if waited >= SPELL {
+            return false;
+        }
         if *yields {
-            std::thread::yield_now();
+            ask(Ask::Yield);
             *yields = manners.took(now.elapsed());
             self.left = 0;
         } else if waited >= GREEDY / 2 {
@@ -337,7 +371,7 @@ impl<'a> Tries<'a> {
         } else {
             self.left = spins;
         }
-        waited < SPELL
+        true
     }
 }
 

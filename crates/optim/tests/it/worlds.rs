@@ -51,6 +51,10 @@ pub fn built<T: Float>(name: &str) -> Box<dyn Rule<T>> {
 /// A graph on which the rule is right.
 pub fn graph(name: &str, ranks: usize) -> Arc<dyn Topology> {
     let kind = if name == "relaysgd" { "chain" } else { "ring" };
+    named(kind, ranks)
+}
+
+pub fn named(kind: &str, ranks: usize) -> Arc<dyn Topology> {
     Arc::new(Graph::by_name(kind, ranks).expect("there is one"))
 }
 
