@@ -9,6 +9,7 @@
 //! Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997.
 
 use crate::build::{Build, Team, Value, sub};
+use crate::fused;
 use crate::parts::Parts;
 use crate::plan::{Buf, Plan, PlanError, Request, Span};
 use crate::program::{back, forward};
@@ -45,8 +46,10 @@ pub(crate) fn plan_all_to_all(
             what: "works in place with equal counts only; give an input and an output".into(),
         });
     }
-    if algorithm == Algorithm::Bruck {
-        return plan_bruck(req, equal);
+    match algorithm {
+        Algorithm::Bruck => return plan_bruck(req, equal),
+        Algorithm::Fused => return fused::plan_all_to_all(req, equal),
+        _ => {}
     }
     let team = Team::all(req);
     let mut b = Build::new(req);

@@ -2,7 +2,7 @@
 //!
 //! An all-reduce divides the vector into one share per rank: each reads its share of all inputs once, in rank order, and writes the result to all outputs; the shares are cut into tiles.
 //!
-//! Cost, with P ranks and S bytes: two arrivals; memory traffic 2S per rank for an all-reduce and a reduce-scatter, for every P, S(P−1)/P read in an all-gather, S in a broadcast.
+//! Cost, with P ranks and S bytes: two arrivals; memory traffic 2S per rank for an all-reduce and a reduce-scatter, for every P, S(P−1)/P read in an all-gather and an all-to-all, S in a broadcast.
 
 use crate::build::{Build, Team, Value, sub};
 use crate::parts::Parts;
@@ -119,6 +119,57 @@ pub(crate) fn plan_all_gather(req: &Request, counts: &Counts) -> Result<Plan, Pl
             read(&mut b, met, Rank(from), (src, dst), &mut copies);
         }
         meet(&mut b, 1, &copies);
+    }
+    b.finish(Algorithm::Fused, None)
+}
+
+/// The plan of an all-to-all of equal parts: each rank reads what is its of the others' memory; in place beside, because a part leaves from where its counterpart belongs.
+///
+/// # Errors
+/// As [`plan_all_gather`]; counts.
+pub(crate) fn plan_all_to_all(req: &Request, equal: bool) -> Result<Plan, PlanError> {
+    if !equal {
+        return Err(PlanError::Unsupported {
+            kind: "all_to_all",
+            what: "by fused needs equal counts; use direct".into(),
+        });
+    }
+    let parts = Parts::of(&Counts::Equal, req.len, req.world as usize, "counts")?;
+    let (mine, dst) = (parts.at(req.rank.0), Span::user(0, parts.total()));
+    let mut b = Build::new(req);
+    let own = b.contribution(0, parts.total());
+    if req.out_of_place {
+        b.place(sub(dst, mine), &own.part(mine));
+    }
+    if req.world > 1 {
+        let met = meet(&mut b, 0, &[]);
+        let mut copies = vec![met];
+        let mut came = Vec::new();
+        let given = Span {
+            buf: given(req),
+            ..dst
+        };
+        for from in Team::all(req).before_me() {
+            let place = sub(dst, parts.at(from));
+            let to = match req.out_of_place {
+                true => place,
+                false => b.room(place.len),
+            };
+            read(&mut b, met, Rank(from), (sub(given, mine), to), &mut copies);
+            came.push((place, to));
+        }
+        let left = meet(&mut b, 1, &copies);
+        for (place, room) in came.into_iter().filter(|_| !req.out_of_place) {
+            for tile in b.cut(place) {
+                let src = sub(room, (tile.at - place.at, tile.len));
+                let copy = Action::Copy {
+                    src,
+                    dst: tile,
+                    unless_zero: None,
+                };
+                b.push_after(copy, &[left]);
+            }
+        }
     }
     b.finish(Algorithm::Fused, None)
 }

@@ -35,6 +35,7 @@
 //! | | fused | two arrivals | none |
 //! | all-to-all(v) | direct | 1 | S(P−1)/P |
 //! | all-to-all | Bruck | ⌈log₂P⌉ | S/2·⌈log₂P⌉ |
+//! | | fused | two arrivals | none |
 //! | barrier | dissemination | ⌈log₂P⌉ | 0 |
 //! | neighbour average, neighbour all-gather(v) | neighbour; the average also with a codec | 1 | S for each out-neighbour |
 //! | average between machines | hierarchical; also with a codec | 3 | inside 2S(L−1)/L, between S/L for each out-machine |

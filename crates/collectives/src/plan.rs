@@ -516,7 +516,7 @@ pub enum Call {
         /// How.
         algorithm: Algorithm,
     },
-    /// By `Direct`, or with equal counts `Bruck`.
+    /// By `Direct`, or with equal counts `Bruck` or `Fused`.
     AllToAll {
         /// How many elements go to each.
         send: Counts,

@@ -194,7 +194,7 @@ pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
             A::TwoLevelDirect,
             A::Fused,
         ],
-        OpKind::AllToAll => &[A::Direct, A::Bruck],
+        OpKind::AllToAll => &[A::Direct, A::Bruck, A::Fused],
         OpKind::Barrier => &[A::Dissemination],
         OpKind::Mix | OpKind::NeighbourGather => &[A::Neighbour],
         OpKind::HierarchicalMix => &[A::Hierarchical],

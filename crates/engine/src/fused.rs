@@ -156,6 +156,11 @@ pub(crate) fn is_fused(choice: &Choice, program: &Program) -> bool {
         && program.plan.algorithm == Algorithm::Fused
 }
 
+/// Whether this rank's part of a fused plan is carried out where its buffers lie. Not where what comes belongs where what others read is: staging memory holds that, without another copy.
+pub(crate) fn reads_where_it_lies(choice: &Choice) -> bool {
+    choice.kind != OpKind::AllToAll || choice.request.out_of_place
+}
+
 /// What the first operation does: each tells everybody its record.
 pub(crate) fn meeting(choice: &Choice) -> Request {
     let call = Call::AllGather {
@@ -232,7 +237,7 @@ pub(crate) fn record(
         return record;
     }
     record.given_up = shared.given_up(group.world_ranks[group.rank.idx()]);
-    if choice.algorithm == Algorithm::Staged {
+    if choice.algorithm == Algorithm::Staged || !reads_where_it_lies(choice) {
         return record;
     }
     let place = |(at, bytes)| match bytes {
@@ -537,9 +542,9 @@ impl OpState {
         };
         if dst.len > 0 {
             self.touch(dst);
-            // The place in the whole vector: of a reduction, whose room is scratch, that in the contribution.
+            // The place in the whole vector: of a reduction, whose room is scratch, and where everybody gets something else, that in the contribution.
             let at = match self.descriptor.kind {
-                OpKind::ReduceScatter => src.at,
+                OpKind::ReduceScatter | OpKind::AllToAll => src.at,
                 _ => dst.at,
             };
             if let Err(error) = self.copy_tiles(&members, from, at, dst) {

@@ -59,6 +59,10 @@ fn operations(reduces: &[Reduce], world: u32, n: usize) -> Vec<Op> {
         }),
         Op::new(Kind::AllGather(Counts::Equal)),
         Op::new(Kind::AllGather(Counts::known(&counts))),
+        Op::new(Kind::AllToAll {
+            send: Counts::Equal,
+            recv: Counts::Equal,
+        }),
     ];
     for &reduce in reduces {
         ops.push(Op::new(Kind::AllReduce(reduce)));
@@ -87,6 +91,7 @@ fn shape(op: &Op, group: &Group, n: usize) -> (usize, usize) {
             let (own, all) = parts(counts);
             (all, own)
         }
+        Kind::AllToAll { .. } => (n * world, n * world),
         Kind::Broadcast { root } if root.idx() != me => (0, n),
         _ => (n, n),
     }
@@ -327,7 +332,8 @@ fn by_messages(group: &Group, n: usize) -> Vec<Op> {
         Op::new(Kind::AllToAll {
             send: Counts::Equal,
             recv: Counts::Equal,
-        }),
+        })
+        .by(Algorithm::Direct),
         Op::new(Kind::AllToAll {
             send: Counts::known(&counts(me)),
             recv: Counts::known(&counts(me)),

@@ -61,6 +61,14 @@ fn operations(group: &Group, reduce: Reduce, n: usize) -> Vec<(Op, usize, usize)
         (op(Kind::AllGather(Counts::Equal)), n, n * world),
         (op(Kind::AllGather(known())), own, all),
         (
+            op(Kind::AllToAll {
+                send: Counts::Equal,
+                recv: Counts::Equal,
+            }),
+            n * world,
+            n * world,
+        ),
+        (
             op(Kind::Broadcast { root }),
             if group.rank() == root { n } else { 0 },
             n,

@@ -149,7 +149,7 @@ pub(super) fn is_eligible(
             return Err("calls no function of the caller's over mapped memory");
         }
     }
-    if kind == OpKind::AllToAll && algorithm == Algorithm::Bruck && question.counted {
+    if kind == OpKind::AllToAll && algorithm != Algorithm::Direct && question.counted {
         return Err("needs equal counts");
     }
     if question.codec != Codec::None {

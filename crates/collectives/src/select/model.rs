@@ -429,13 +429,15 @@ impl Level {
         }
         // Of an all-reduce each reads its share of all, and writes it for all.
         let where_it_lies = match kind {
-            OpKind::AllReduce | OpKind::AllGather | OpKind::Broadcast => s.saturating_mul(2),
+            OpKind::AllReduce | OpKind::AllGather | OpKind::Broadcast | OpKind::AllToAll => {
+                s.saturating_mul(2)
+            }
             _ => s.saturating_add(own / self.p.max(1)),
         };
         // What others need of a rank's is copied in, and what is theirs copied out.
         let copies = match kind {
             OpKind::AllReduce => but_own.saturating_mul(4),
-            OpKind::ReduceScatter => but_own.saturating_mul(2),
+            OpKind::ReduceScatter | OpKind::AllToAll => but_own.saturating_mul(2),
             _ => own.saturating_mul(2),
         };
         match algorithm {
@@ -571,7 +573,7 @@ impl Spread {
         let far = p.saturating_sub(self.most.into());
         let part = match (algorithm.planned(), question.kind) {
             // What is read is there, what is written is here.
-            (Algorithm::Fused, OpKind::AllGather) => (far, 2 * p),
+            (Algorithm::Fused, OpKind::AllGather | OpKind::AllToAll) => (far, 2 * p),
             // Of the root's memory a rank of another node has all to read.
             (Algorithm::Fused, OpKind::Broadcast) => (1, 2),
             (Algorithm::Fused, _) => (far, p),

@@ -213,7 +213,7 @@ fn collective(
 
 /// Each rank sends each other one another number of elements.
 fn all_to_all(base: &Request, counted: bool, algorithm: Algorithm) -> Option<Promise> {
-    if counted && (!base.out_of_place || algorithm == Algorithm::Bruck) {
+    if counted && (!base.out_of_place || algorithm != Algorithm::Direct) {
         return None;
     }
     let world = base.world;

@@ -209,6 +209,11 @@ fn counts_that_do_not_fit() {
         ..all_to_all(Algorithm::Bruck, &[3, 1], &[3, 1])
     };
     check(&bruck, "all_to_all by bruck needs equal counts; use direct");
+    let fused = Request {
+        out_of_place: true,
+        ..all_to_all(Algorithm::Fused, &[3, 1], &[3, 1])
+    };
+    check(&fused, "all_to_all by fused needs equal counts; use direct");
     let hosts = Request {
         hosts: Some([0, 0, 1].into()),
         ..all_reduce(Reduce::Sum, Algorithm::TwoLevelRing, 4, 10)

@@ -193,7 +193,7 @@ impl Entry {
 
     fn run_fused(&self, shared: &Shared, op: &Op, slot: &mut Slot) -> Here {
         let d = &self.decision;
-        if d.program.plan.scratch_len > 0 {
+        if d.scratch_len() > 0 {
             return Here::Not;
         }
         let seq = {

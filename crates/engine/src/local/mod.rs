@@ -199,6 +199,14 @@ impl Decision {
         }
     }
 
+    /// Elements of scratch that its steps need; none where they are not carried out here.
+    fn scratch_len(&self) -> u64 {
+        match fused::reads_where_it_lies(&self.choice) {
+            true => self.program.plan.scratch_len,
+            false => 0,
+        }
+    }
+
     /// Takes the lane's next number, under the engine's lock.
     pub(crate) fn begin(&self, op: &Op, made: Made) -> (u64, OpStart) {
         let seq = self.clock.take();
@@ -640,8 +648,9 @@ impl State {
     pub(crate) fn start_local(&mut self, mut s: OpStart, local: Box<Local>) {
         let plan = &s.program.plan;
         let dtype = plan.kind.scratch_type(s.memory.shape().dtype);
-        let scratch = self.take_scratch(plan.scratch_len, dtype.size());
-        s.memory.attach_scratch(scratch, plan.scratch_len, dtype);
+        let len = local.decision.scratch_len();
+        let scratch = self.take_scratch(len, dtype.size());
+        s.memory.attach_scratch(scratch, len, dtype);
         let mut op = Box::new(OpState::new(s));
         op.local = Some(local);
         self.enqueue(op);

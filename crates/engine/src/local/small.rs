@@ -76,6 +76,14 @@ impl Small {
                 let most = parts.windows(2).map(|p| p[1] - p[0]).max();
                 (Lens::Parts(parts), most.unwrap_or(0))
             }
+            Kind::AllToAll {
+                send: Counts::Equal,
+                recv: Counts::Equal,
+            } => {
+                let parts = parts(&Counts::Equal)?;
+                let all = parts.last().copied().unwrap_or(0);
+                (Lens::Parts(parts), all)
+            }
             Kind::ReduceScatter { counts, .. } => {
                 let parts = parts(counts)?;
                 let all = parts.last().copied().unwrap_or(0);
@@ -130,7 +138,7 @@ impl Small {
         match (self.kind, &self.lens) {
             (OpKind::Broadcast, Lens::Equal(len)) if member == self.root => *len,
             (OpKind::Broadcast, _) => 0,
-            (OpKind::ReduceScatter, Lens::Parts(ends)) => ends[self.world],
+            (OpKind::ReduceScatter | OpKind::AllToAll, Lens::Parts(ends)) => ends[self.world],
             _ => self.part(member).1,
         }
     }
@@ -177,6 +185,31 @@ impl Small {
                     let (at, len) = self.part(member);
                     if len > 0 {
                         lines.read(member, seq, 0, memory.bytes_mut(Span::user(at, len)));
+                    }
+                }
+                Some(Weight::ZERO)
+            }
+            OpKind::AllToAll => {
+                let (at, len) = self.part(self.me);
+                if len == 0 {
+                    return Some(Weight::ZERO);
+                }
+                if self.out_of_place {
+                    copy_within(memory, Span::input(at, len), Span::user(at, len));
+                }
+                // A part may begin within a word.
+                let before = at as usize * self.dtype.size();
+                let (word, skip) = (before / 8, before % 8);
+                for member in (0..self.world).filter(|m| *m != self.me) {
+                    let (at, len) = self.part(member);
+                    let to = memory.bytes_mut(Span::user(at, len));
+                    match skip {
+                        0 => lines.read(member, seq, word, to),
+                        _ => with_room(skip + to.len(), |room| {
+                            let room = &mut room[..skip + to.len()];
+                            lines.read(member, seq, word, room);
+                            to.copy_from_slice(&room[skip..]);
+                        }),
                     }
                 }
                 Some(Weight::ZERO)

@@ -24,6 +24,8 @@ enum What {
     /// Every rank folds its part.
     ReduceScatter(Vec<(u64, u64)>),
     AllGather(Vec<(u64, u64)>),
+    /// Every rank has a part of so many elements for every rank.
+    AllToAll(u64),
     Broadcast(Rank),
 }
 
@@ -69,6 +71,10 @@ impl Layout {
                 let longest = longest(&parts);
                 (What::AllGather(parts), longest, 1)
             }
+            (Call::AllToAll { .. }, OpKind::AllToAll) => {
+                len.checked_mul(world.into())?;
+                (What::AllToAll(len), len, world)
+            }
             (Call::Broadcast { root, .. }, OpKind::Broadcast) => (What::Broadcast(*root), len, 1),
             _ => return None,
         };
@@ -89,6 +95,7 @@ impl Layout {
             What::ReduceScatter(parts) | What::AllGather(parts) => {
                 parts.last().map_or(0, |(at, n)| at + n)
             }
+            What::AllToAll(part) => part * u64::from(world),
             _ => len,
         };
         Some(Layout {
@@ -121,7 +128,7 @@ impl Layout {
 
     fn cells(&self) -> u64 {
         match self.what {
-            What::AllReduce | What::ReduceScatter(_) => u64::from(self.world),
+            What::AllReduce | What::ReduceScatter(_) | What::AllToAll(_) => u64::from(self.world),
             What::AllGather(_) | What::Broadcast(_) => 1,
         }
     }
@@ -174,6 +181,10 @@ impl Layout {
                 let from = (slice * self.cell).min(n);
                 (at + from, (n - from).min(self.cell))
             }
+            What::AllToAll(part) => {
+                let from = (slice * self.cell).min(*part);
+                (rank_idx * part + from, (part - from).min(self.cell))
+            }
             What::Broadcast(_) => {
                 let from = slice * self.cell;
                 (from, (self.len - from).min(self.cell))
@@ -210,25 +221,25 @@ impl Layout {
     pub(crate) fn fill(&self, slice: u64) -> impl Iterator<Item = (u64, Span)> + '_ {
         let me = self.me;
         let cells = match &self.what {
-            What::AllReduce | What::ReduceScatter(_) => 0..self.world,
+            What::AllReduce | What::ReduceScatter(_) | What::AllToAll(_) => 0..self.world,
             What::AllGather(_) => me..me + 1,
             What::Broadcast(root) if root.0 == me => me..me + 1,
             What::Broadcast(_) => 0..0,
         };
-        let folds = self.folds();
+        let each = self.cells() > 1;
         cells
-            .filter(move |r| !folds || *r != me)
+            .filter(move |r| !each || *r != me)
             .map(move |r| {
-                let cell = if folds { u64::from(r) } else { 0 };
+                let cell = if each { u64::from(r) } else { 0 };
                 (cell, self.given(self.piece(slice, r)))
             })
             .filter(|(_, span)| span.len > 0)
     }
 
-    /// Where what was copied into the cells belongs in this rank's own result too.
+    /// What of a slice a rank gives itself, and where it belongs in its result.
     pub(crate) fn kept(&self, slice: u64) -> Option<(Span, Span)> {
         let keeps = match &self.what {
-            What::AllGather(_) => true,
+            What::AllGather(_) | What::AllToAll(_) => true,
             What::Broadcast(root) => root.0 == self.me,
             _ => false,
         };
@@ -247,15 +258,20 @@ impl Layout {
     pub(crate) fn drain(&self, slice: u64) -> impl Iterator<Item = (u32, u64, Span)> + '_ {
         let me = self.me;
         let from = match &self.what {
-            What::AllReduce | What::AllGather(_) => 0..self.world,
+            What::AllReduce | What::AllGather(_) | What::AllToAll(_) => 0..self.world,
             What::ReduceScatter(_) => 0..0,
             What::Broadcast(root) if root.0 == me => 0..0,
             What::Broadcast(root) => root.0..root.0 + 1,
         };
+        let own = matches!(self.what, What::AllToAll(_));
         let folds = self.folds();
         from.filter(move |r| *r != me)
             .map(move |r| {
-                let cell = if folds { u64::from(r) } else { 0 };
+                let cell = match (own, folds) {
+                    (true, _) => u64::from(me),
+                    (_, true) => u64::from(r),
+                    _ => 0,
+                };
                 (r, cell, self.result(self.piece(slice, r)))
             })
             .filter(|(_, _, span)| span.len > 0)
@@ -270,7 +286,7 @@ impl Layout {
             shape.io
         };
         let (read, written) = match &self.what {
-            What::AllReduce => (self.len, self.len),
+            What::AllReduce | What::AllToAll(_) => (self.len, self.len),
             What::Broadcast(root) if root.0 == self.me => (self.len, self.len),
             What::Broadcast(_) => (0, self.len),
             What::ReduceScatter(parts) if self.out_of_place => {
