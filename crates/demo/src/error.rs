@@ -4,8 +4,8 @@ use crate::{
     charts::ChartError, data::DataError, model::ModelError, partition::PartitionError,
     settings::SettingError,
 };
-use gaggle::{Error, core::Unstable, ddp::DdpError, optim::ConfigError, topology::TopologyError};
-use std::path::PathBuf;
+use gaggle::{Error, core::Unstable, ddp::DdpError, optim::ConfigError};
+use std::{fmt, path::PathBuf};
 
 /// Why the demo ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -45,15 +45,15 @@ pub enum DemoError {
     /// A peer or the network; the text names the culprit.
     #[error(transparent)]
     Group(#[from] Error),
-    /// The topology.
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
     /// The rule's settings.
     #[error(transparent)]
     Rule(#[from] ConfigError),
-    /// Rule and topology do not go together.
-    #[error(transparent)]
-    Unstable(#[from] Unstable),
+    /// Algorithms that do not go with the topology. Nothing was trained, not even by the others.
+    #[error("{}", told(reasons))]
+    Refused {
+        /// For each of them, in order, what would happen and what works.
+        reasons: Vec<Refusal>,
+    },
     /// Training has left the numbers.
     #[error("{algorithm}: the loss is {loss} at step {step}; try a smaller --lr")]
     Diverged {
@@ -79,6 +79,32 @@ pub enum DemoError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// Why an algorithm is not trained over a topology.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Which algorithm.
+    pub algorithm: String,
+    /// Over which topology.
+    pub topology: String,
+    /// Which limit is broken, and what to use instead.
+    pub why: Unstable,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}: {}", self.algorithm, self.topology, self.why)
+    }
+}
+
+/// One in a line; several below each other.
+fn told(reasons: &[Refusal]) -> String {
+    let each: Vec<String> = reasons.iter().map(Refusal::to_string).collect();
+    match &each[..] {
+        [one] => one.clone(),
+        all => format!("nothing was trained:\n  {}", all.join("\n  ")),
+    }
 }
 
 impl DemoError {

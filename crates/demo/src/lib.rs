@@ -19,6 +19,7 @@
 //! ```
 
 pub mod charts;
+mod check;
 pub mod choices;
 pub mod data;
 pub mod error;
@@ -36,5 +37,6 @@ pub mod rules;
 pub mod settings;
 pub mod summary;
 pub mod train;
+mod uses;
 
 pub use program::run_with;

@@ -15,8 +15,7 @@ use gaggle::{
         Bf16Mean, BucketConfig, CommHook, Ddp, DdpConfig, DdpError, MixMeter, MixReport,
         NeighbourMixer, ParamSpec, PlainMean, RuleDdp,
     },
-    optim::{LocalRule, Sgd, SgdConfig, Stability},
-    topology::facts,
+    optim::{Clip, LocalKind, LocalRule},
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -55,15 +54,14 @@ pub trait Method {
     fn payload_formula(&self, steps: u64) -> Result<f64, DemoError>;
 }
 
-/// The method called `name`, on lanes of its own: `run` is its number in the demo.
+/// The method called `name`, on lanes of its own: `run` is its number in the demo. Whether it goes with the topology has been found out before.
 ///
 /// # Errors
-/// The ranks disagree about the model, the rule is not stable with this topology, or a name is unknown.
+/// The ranks disagree about the model, or a name is unknown.
 pub fn method(
     name: &str,
     run: usize,
     settings: &Settings,
-    topology: Box<dyn Topology>,
     model: &Model,
     group: &Group,
 ) -> Result<Box<dyn Method>, DemoError> {
@@ -71,19 +69,21 @@ pub fn method(
         return Ok(Box::new(Gradients::new(settings, model, group)?));
     }
     Ok(Box::new(Parameters::new(
-        name, run, settings, topology, model, group,
+        name, run, settings, model, group,
     )?))
 }
 
-/// Gradients averaged in buckets under backward, then momentum SGD on every rank alike.
+/// Gradients averaged in buckets under backward, then momentum SGD, or another local step, on every rank alike.
 struct Gradients {
     ddp: Ddp<f32>,
     sink: GradientSink,
     handing: Arc<Mutex<Handing>>,
     weight: Weight,
-    sgd: Sgd<f32>,
+    step: Box<dyn LocalRule<f32>>,
+    clip: Option<Clip>,
     cx: Cx,
     grad: Vec<f32>,
+    clipped: Vec<f32>,
     wire: Wire,
 }
 
@@ -119,19 +119,19 @@ impl Gradients {
                 Stop
             })
         });
-        let mut sgd = Sgd::new(SgdConfig {
-            momentum: settings.momentum,
-            ..SgdConfig::default()
-        })?;
-        sgd.init(model.len());
+        let config = settings.rule_config(ALL_REDUCE);
+        let mut step = config.local_rule(LocalKind::Momentum)?;
+        step.init(model.len());
         Ok(Gradients {
             ddp,
             sink,
             handing,
             weight: Weight::samples(u32::try_from(settings.batch).unwrap_or(u32::MAX)),
-            sgd,
+            step,
+            clip: config.clip,
             cx: Cx::at(0, settings.lr),
             grad: vec![0.0; model.len()],
+            clipped: vec![],
             wire: settings.wire,
         })
     }
@@ -153,12 +153,15 @@ impl Method for Gradients {
             hidden: report.hidden.saturating_sub(took),
             wait: report.wait + took,
         };
-        let local = Local {
-            at: 0..x.len(),
-            x,
-            g: &self.grad,
+        let g = match &self.clip {
+            None => &self.grad,
+            Some(clip) => {
+                clip.apply(&self.grad, &mut self.clipped);
+                &self.clipped
+            }
         };
-        self.sgd.step(&self.cx, local);
+        let at = 0..x.len();
+        self.step.step(&self.cx, Local { at, x, g });
         self.cx.step += 1;
         Ok(cost)
     }
@@ -172,9 +175,9 @@ impl Method for Gradients {
     }
 }
 
-/// Past the lanes that all-reduce runs use; each of the others has as many of its own, more than any rule has messages at a time.
+/// Past the lanes that all-reduce runs use; each of the others has as many of its own, more than any rule has messages at a time: one for each bucket of each of streaming DiLoCo's parts.
 const FIRST_LANE: u32 = 2000;
-const LANES: u32 = 64;
+const LANES: u32 = 4096;
 
 /// A rule on a topology, its messages in buckets under forward and backward.
 struct Parameters {
@@ -196,14 +199,13 @@ impl Parameters {
         name: &str,
         run: usize,
         settings: &Settings,
-        topology: Box<dyn Topology>,
         model: &Model,
         group: &Group,
     ) -> Result<Self, DemoError> {
         // Each run counts its rounds from 0, and a lane wants growing ones.
         let lane = FIRST_LANE + LANES * run as u32;
-        let again = gaggle::topology::by_name(&settings.topology, group.size())?;
-        let mixer = NeighbourMixer::on_lanes(group.clone(), again, Lane(lane))?;
+        let topology = || settings.topology(group.size());
+        let mixer = NeighbourMixer::on_lanes(group.clone(), topology()?, Lane(lane))?;
         let meter = mixer.meter();
         let busy = Arc::new(Mutex::new(Duration::ZERO));
         let mixer = Timed {
@@ -214,12 +216,6 @@ impl Parameters {
         let rule = settings.rules.make(name, &settings.rule_config(name))?;
         let x = model.init(settings.seed);
         let ddp = RuleDdp::unchecked(&specs(model), &BUCKETS, rule, Box::new(mixer), x)?;
-        match ddp.check(&facts(&*topology), settings.lr)? {
-            Stability::Marginal(what) | Stability::Unchecked(what) if group.rank() == Rank(0) => {
-                tracing::warn!("{name} over {}: {what}", settings.topology);
-            }
-            _ => {}
-        }
         let stopped = Arc::new(Mutex::new(None));
         let (feed, why) = (ddp.feed(), Arc::clone(&stopped));
         let sink: GradientSink = Arc::new(move |idx, grad| {
@@ -235,7 +231,7 @@ impl Parameters {
             lr: settings.lr,
             sink,
             stopped,
-            topology,
+            topology: topology()?,
             group: group.clone(),
             wire: settings.wire,
         })

@@ -18,7 +18,7 @@ use crate::{
 };
 use clap::{CommandFactory, FromArgMatches};
 use gaggle::{EngineConfig, Rank};
-use std::{error::Error, io::IsTerminal, process::ExitCode, time::Duration};
+use std::{error::Error, io::IsTerminal, path::Path, process::ExitCode, time::Duration};
 
 /// Long enough for a busy machine, short enough to watch: a rank that stands still is named after this time.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,6 +60,7 @@ type Failure = (Option<Rank>, DemoError);
 
 fn run(args: &Args, rules: Rules) -> Result<(), Failure> {
     let settings = args.settings_with(rules).map_err(|e| (None, e.into()))?;
+    require_room(&args.output).map_err(|e| (None, e))?;
     let digits = Digits::load().map_err(|e| (None, e.into()))?;
     let launched = std::env::var_os("WORLD_SIZE").is_some() || std::env::var_os("RANK").is_some();
     match (args.threads, launched) {
@@ -92,7 +93,7 @@ fn run(args: &Args, rules: Rules) -> Result<(), Failure> {
     };
     let story = demo(&job, &settings, &digits, ranks_are, &mut *progress).map_err(fail)?;
     if me == Rank(0) {
-        tell(args, &story).map_err(fail)?;
+        tell(args, &settings, &story).map_err(fail)?;
     }
     Ok(())
 }
@@ -119,14 +120,33 @@ fn run_threads(args: &Args, settings: &Settings, digits: &Digits) -> Result<(), 
         let story = story.map_err(|e| (Some(rank), e))?;
         first.get_or_insert(story);
     }
-    first.map_or(Ok(()), |story| tell(args, &story).map_err(|e| (None, e)))
+    first.map_or(Ok(()), |story| {
+        tell(args, settings, &story).map_err(|e| (None, e))
+    })
+}
+
+/// Before minutes of training: the page has a folder to go to.
+fn require_room(page: &Path) -> Result<(), DemoError> {
+    let wrong = |source| DemoError::Page {
+        path: page.into(),
+        source,
+    };
+    let folder = match page.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    std::fs::metadata(folder).map_err(wrong)?;
+    match page.is_dir() || page.file_name().is_none() {
+        true => Err(wrong(std::io::ErrorKind::IsADirectory.into())),
+        false => Ok(()),
+    }
 }
 
 /// Writes the page, prints the results.
-fn tell(args: &Args, story: &Story) -> Result<(), DemoError> {
+fn tell(args: &Args, settings: &Settings, story: &Story) -> Result<(), DemoError> {
     let decentralised = story.runs.iter().any(|run| run.topology != "all");
     let pictures = if decentralised {
-        let topology = gaggle::topology::by_name(&args.topology, story.setting.ranks)?;
+        let topology = settings.topology(story.setting.ranks)?;
         vec![Picture::new(&*topology)]
     } else {
         vec![]

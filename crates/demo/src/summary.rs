@@ -51,7 +51,7 @@ pub struct Setting {
 pub struct Run {
     /// The name that users type.
     pub algorithm: String,
-    /// Who talks to whom: a topology's name, `all` for all-reduce.
+    /// Who talks to whom: a topology's name, `all` where nobody has neighbours.
     pub topology: String,
     /// Number of ranks.
     pub ranks: usize,

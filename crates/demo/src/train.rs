@@ -3,20 +3,20 @@
 //! Every rank calls [`demo`] and gets the same story back.
 
 use crate::{
+    check::{Meets, check},
     data::{Digits, Set},
     error::DemoError,
     method::{StepCost, method},
     model::{Batch, Model},
     partition::Partition,
     progress::Progress,
-    settings::{ALL_REDUCE, Settings},
+    settings::Settings,
     summary::{History, Point, Run, Seconds, Setting, Story},
 };
 use gaggle::{
     Group, LinkStats, Mean, Rank,
     core::descriptor::stable_hash,
     ddp::{Digest, compare_digests, consensus_distance, digest, gather_digests},
-    topology::by_name,
 };
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -66,9 +66,14 @@ fn run_all(
         test: Batch::all(&digits.test)?,
         model: Model::new(),
     };
+    let topology = settings.topology(group.size())?;
+    let checked = check(settings, &*topology, bench.model.len(), bench.steps())?;
+    if group.rank() == Rank(0) {
+        checked.warnings.iter().for_each(|w| tracing::warn!("{w}"));
+    }
     let mut runs = vec![];
-    for (at, name) in settings.algorithms.iter().enumerate() {
-        runs.push(bench.run(name, at, progress)?);
+    for (at, (name, meets)) in settings.algorithms.iter().zip(checked.meets).enumerate() {
+        runs.push(bench.run(name, at, meets, progress)?);
     }
     Ok(Story {
         runs,
@@ -108,21 +113,23 @@ impl Bench<'_> {
         (self.train.len() / per_step).max(1) as u64
     }
 
-    fn run(&self, name: &str, at: usize, progress: &mut dyn Progress) -> Result<Run, DemoError> {
-        let topology = || by_name(&self.settings.topology, self.group.size());
+    fn steps(&self) -> u64 {
+        self.steps_per_epoch() * self.settings.epochs as u64
+    }
+
+    fn run(
+        &self,
+        name: &str,
+        at: usize,
+        meets: Meets,
+        progress: &mut dyn Progress,
+    ) -> Result<Run, DemoError> {
         let mut x = self.model.init(self.settings.seed);
         compare_digests(self.group, "parameters at the start", digest(&x))?;
-        let mut method = method(
-            name,
-            at,
-            self.settings,
-            topology()?,
-            &self.model,
-            self.group,
-        )?;
+        let mut method = method(name, at, self.settings, &self.model, self.group)?;
         let mut sampler = Sampler::new(self.share, self.settings.seed, self.group.rank());
         let epoch = self.steps_per_epoch();
-        let steps = epoch * self.settings.epochs as u64;
+        let steps = self.steps();
         let mut meter = Meter::default();
         let mut history = History::default();
         progress.begin(name, steps);
@@ -162,7 +169,13 @@ impl Bench<'_> {
         history.loss = losses;
         let formula = method.payload_formula(steps)?;
         let digests = gather_digests(self.group, digest(&x))?;
-        self.sum_up(name, steps, &meter, history, formula, &digests)
+        let mut run = self.sum_up(steps, &meter, history, formula, &digests)?;
+        run.algorithm = name.into();
+        run.topology = match meets.neighbours {
+            true => self.settings.topology.clone(),
+            false => "all".into(),
+        };
+        Ok(run)
     }
 
     /// The links' counters once everybody has come this far, and so has taken what was sent to it: short messages are waited for by nobody else.
@@ -211,7 +224,6 @@ impl Bench<'_> {
 
     fn sum_up(
         &self,
-        name: &str,
         steps: u64,
         meter: &Meter,
         history: History,
@@ -227,12 +239,6 @@ impl Bench<'_> {
         let last = history.points.last().copied().unwrap_or_default();
         let [compute, communicate, hidden, wait, payload, header] = std::array::from_fn(mean);
         Ok(Run {
-            algorithm: name.into(),
-            topology: if name == ALL_REDUCE || name.starts_with("allreduce-") {
-                "all".into()
-            } else {
-                self.settings.topology.clone()
-            },
             ranks: self.group.size(),
             accuracy_mean_model: last.accuracy_mean_model,
             accuracy_local_mean: last.accuracy_local_mean,
@@ -255,15 +261,16 @@ impl Bench<'_> {
             },
             digests: digests.iter().map(Digest::to_string).collect(),
             history,
+            ..Run::default()
         })
     }
 }
 
 /// Steps between tests, epoch by epoch.
-fn stretches(epoch: u64, epochs: u64) -> Vec<u64> {
+fn stretches(epoch: u64, epochs: u64) -> impl Iterator<Item = u64> {
     let tests = TESTS_PER_EPOCH.min(epoch);
     let parts = (0..tests).map(move |i| epoch * (i + 1) / tests - epoch * i / tests);
-    (0..epochs).flat_map(|_| parts.clone()).collect()
+    (0..epochs).flat_map(move |_| parts.clone())
 }
 
 fn mean_of(values: &[f64]) -> f64 {
@@ -346,7 +353,7 @@ mod tests {
     fn stretches_add_up_to_the_epochs() {
         for epoch in [1, 2, 3, 7, 70] {
             for epochs in [1, 2, 5] {
-                let all = stretches(epoch, epochs);
+                let all: Vec<u64> = stretches(epoch, epochs).collect();
                 assert_eq!(all.iter().sum::<u64>(), epoch * epochs);
                 assert!(all.iter().all(|s| *s > 0));
             }

@@ -87,6 +87,15 @@ impl Compressor {
         known.ok_or_else(|| ConfigError::UnknownCompressor { name: name.into() })
     }
 
+    /// The same, where its draws come from this seed; those without draws stay as they are.
+    #[must_use]
+    pub fn seeded(mut self, new: u64) -> Compressor {
+        if let Compressor::RandomK { seed, .. } | Compressor::Qsgd { seed, .. } = &mut self {
+            *seed = new;
+        }
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match *self {
             Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => {

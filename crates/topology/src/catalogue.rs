@@ -164,6 +164,26 @@ const LONGEST_NAME: usize = 200;
 /// # Errors
 /// [`TopologyError::UnknownName`] with the names that exist, [`TopologyError::Parameter`] for what cannot follow the name, or what the constructor says.
 pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyError> {
+    by_name_seeded(name, world, 0)
+}
+
+/// As [`by_name`], where a random topology whose name has no seed takes `seed`: one seed of a run decides these draws too.
+///
+/// # Errors
+/// As there.
+///
+/// ```
+/// use gaggle_topology::{by_name, by_name_seeded, edges};
+/// let drawn = |name, seed| by_name_seeded(name, 8, seed).map(|t| edges(&*t, 0));
+/// assert_ne!(drawn("random-matching", 1)?, drawn("random-matching", 2)?);
+/// assert_eq!(drawn("random-matching:7", 1)?, edges(&*by_name("random-matching:7", 8)?, 0));
+/// # Ok::<(), gaggle_topology::TopologyError>(())
+/// ```
+pub fn by_name_seeded(
+    name: &str,
+    world: usize,
+    seed: u64,
+) -> Result<Box<dyn Topology>, TopologyError> {
     if name.len() > LONGEST_NAME {
         return Err(TopologyError::Parameter {
             topology: name.chars().take(20).chain("…".chars()).collect(),
@@ -171,10 +191,10 @@ pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyEr
         });
     }
     if let Some(inner) = name.strip_prefix("lazy-") {
-        return Ok(Box::new(Lazy::new(by_name(inner, world)?)));
+        return Ok(Box::new(Lazy::new(by_name_seeded(inner, world, seed)?)));
     }
     if let Some(inner) = name.strip_prefix("one-peer-over:") {
-        let all = edges(&*by_name(inner, world)?, 0);
+        let all = edges(&*by_name_seeded(inner, world, seed)?, 0);
         let graph = Graph::new(world, all.into_iter().map(|(from, to, _)| (from, to)))?;
         let name = format!("one-peer-over:{inner}");
         return Ok(Box::new(OnePeer::over(name, &graph, Weights::Uniform)?));
@@ -213,18 +233,18 @@ pub fn by_name(name: &str, world: usize) -> Result<Box<dyn Topology>, TopologyEr
             let n = world.max(2) as f64;
             let usual = (2.0 * n.ln() / n).min(1.0);
             let chance = p.next("P", usual)?;
-            Box::new(erdos_renyi(world, chance, p.next("SEED", 0)?)?)
+            Box::new(erdos_renyi(world, chance, p.next("SEED", seed)?)?)
         }
-        "random-matching" => Box::new(RandomMatching::new(world, p.next("SEED", 0)?)?),
+        "random-matching" => Box::new(RandomMatching::new(world, p.next("SEED", seed)?)?),
         "d-equi-static" | "u-equi-static" => {
             let undirected = kind == "u-equi-static";
             let usual = (world.max(2).ilog2() as usize + 1).max(2);
             let shifts = p.next("SHIFTS", usual)?;
-            let seed = p.next("SEED", 0)?;
+            let seed = p.next("SEED", seed)?;
             Box::new(EquiStatic::random(world, shifts, undirected, seed)?)
         }
-        "od-equi-dyn" => Box::new(EquiDyn::new(world, false, 0.5, p.next("SEED", 0)?)?),
-        "ou-equi-dyn" => Box::new(EquiDyn::new(world, true, 0.5, p.next("SEED", 0)?)?),
+        "od-equi-dyn" => Box::new(EquiDyn::new(world, false, 0.5, p.next("SEED", seed)?)?),
+        "ou-equi-dyn" => Box::new(EquiDyn::new(world, true, 0.5, p.next("SEED", seed)?)?),
         "inner-outer-exp" => Box::new(InnerOuter::exp(world, p.needed("LOCAL")?)?),
         "inner-outer-ring" => Box::new(InnerOuter::ring(world, p.needed("LOCAL")?)?),
         _ => {

@@ -59,7 +59,7 @@ mod tree;
 pub use adjacency::{Graph, Weights};
 pub use base::BaseGraph;
 pub use cascade::NullCascade;
-pub use catalogue::{CATALOGUE, Entry, by_name};
+pub use catalogue::{CATALOGUE, Entry, by_name, by_name_seeded};
 pub use check::check;
 pub use derived::{FromFn, Lazy, OnePeer};
 pub use equi::{EquiDyn, EquiStatic};

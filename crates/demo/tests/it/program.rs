@@ -68,7 +68,20 @@ fn mistakes_end_with_a_reason_and_a_failure() {
         ("--epochs 0", "--epochs 0: it must be at least 1"),
         ("--topology moebius", "--topology moebius"),
         (
-            "--threads --ranks 1 --epochs 1 --batch 512 --algorithm allreduce --output /no/such/folder/page.html",
+            "--threads --ranks 8 --epochs 100000 --algorithm dmsgd,d2 --topology static-exp",
+            "d2 over static-exp: unstable: ",
+        ),
+        (
+            "--threads --algorithm allreduce --period 3",
+            "--period 3: allreduce has no use for it; those that have one: ",
+        ),
+        (
+            "--threads --algorithm dmsgd --nesterov --momentum 0",
+            "gaggle-demo: --nesterov: dmsgd: ",
+        ),
+        // Before anything is trained.
+        (
+            "--threads --ranks 2 --epochs 100000 --batch 512 --algorithm allreduce --output /no/such/folder/page.html",
             "the page cannot be written to /no/such/folder/page.html: ",
         ),
     ] {
@@ -101,6 +114,7 @@ fn help_says_what_happens_and_what_the_columns_mean() {
         "consensus",
         "two cores",
         "averaged",
+        "random topologies and matchings",
     ] {
         assert!(help.contains(word), "{word}");
     }
