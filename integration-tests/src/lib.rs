@@ -1,6 +1,7 @@
 //! Real processes and real faults: what the tests in `tests/` share.
 
 pub mod bluefog;
+pub mod drive;
 pub mod memory;
 pub mod process;
 #[cfg(unix)]

@@ -3,207 +3,98 @@
 use gaggle::{
     EngineConfig, Group, Rank,
     core::{Cx, Exchange, Form, Mixer, Round, Topology, With},
-    ddp::{BucketConfig, NeighbourMixer, ParamSpec, RuleDdp},
+    ddp::NeighbourMixer,
     optim::{
-        CATALOGUE, Compressor, Decentralised, Entry, RuleConfig, State, StateError, rule_by_name,
+        CATALOGUE, Clip, Compressor, Decentralised, RuleConfig, State, StateError, rule_by_name,
         testing,
     },
-    topology::by_name,
+    topology::{Graph, Weights, by_name},
 };
-use gaggle_integration_tests::work::Trouble;
+use gaggle_integration_tests::{
+    drive::{self, Case, LR, alone, among, complaints, config, same_bits},
+    work::Trouble,
+};
 use std::sync::Arc;
 
-/// Elements of the model's three parameters; one bucket each.
-const LENS: [usize; 3] = [5, 1, 7];
-const STEPS: u64 = 25;
-const LR: f64 = 0.02;
+const WORLDS: [usize; 6] = [1, 2, 3, 5, 7, 8];
 
-fn total() -> usize {
-    LENS.iter().sum()
+fn every_rule() -> impl Iterator<Item = Case> {
+    CATALOGUE.iter().map(|entry| Case::of(entry.name))
 }
 
-/// A graph that each rule is for.
-fn graph(rule: &str) -> &'static str {
-    match rule {
-        // Pairs.
-        "noloco" => "random-matching:3",
-        // Trees.
-        "relaysgd" => "star",
-        _ => "ring",
-    }
-}
-
-/// So that in so few steps everything that the rule is made of happens: outer steps, late fragments, signs after the warm-up.
-fn config(rule: &str) -> RuleConfig {
-    let meets_rarely = [
-        "local-sgd",
-        "slowmo",
-        "bmuf",
-        "diloco",
-        "streaming-diloco",
-        "noloco",
-    ];
-    RuleConfig {
-        period: meets_rarely.contains(&rule).then_some(6),
-        fragments: 2,
-        delay: 1,
-        global_period: 3,
-        warm_up: 4,
-        lookahead_steps: 3,
-        ..RuleConfig::default()
-    }
-}
-
-fn start(k: usize) -> f64 {
-    (k as f64 * 0.7).sin()
-}
-
-/// Rank r's loss is Σₖ cₖ(xₖ − r/2 − sin k)²/2.
-fn gradient(rank: usize, k: usize, x: f64) -> f64 {
-    let c = 0.5 + 0.1 * (k % 4) as f64;
-    c * (x - rank as f64 / 2.0 - (k as f64).sin())
-}
-
-fn gradients(rank: usize, x: &[f64]) -> Vec<f64> {
-    x.iter()
-        .enumerate()
-        .map(|(k, x)| gradient(rank, k, *x))
-        .collect()
-}
-
-/// Every rank's parameters, over a dense matrix, in one thread.
-fn over_a_matrix(rule: &str, config: &RuleConfig, n: usize) -> Vec<Vec<f64>> {
-    let topology = Arc::from(by_name(graph(rule), n).expect("a graph"));
-    let mut ranks: Vec<Decentralised<f64>> = testing::DenseMixer::of(topology)
-        .into_iter()
-        .map(|mixer| {
-            let rule = rule_by_name(rule, config).expect("a rule");
-            Decentralised::unchecked(rule, Box::new(mixer), total())
-        })
-        .collect();
-    let mut x = vec![(0..total()).map(start).collect::<Vec<f64>>(); n];
-    for _ in 0..STEPS {
-        testing::lockstep(&mut ranks, LR, &mut x, |r, x, g| {
-            g.copy_from_slice(&gradients(r, x));
-        })
-        .expect("a step of all ranks");
-    }
-    x
-}
-
-fn mixer(group: &Group, rule: &str) -> Box<NeighbourMixer<f64>> {
-    let topology = by_name(graph(rule), group.size()).expect("a graph");
-    Box::new(NeighbourMixer::new(group.clone(), topology).expect("a mixer"))
-}
-
-/// This rank's parameters, over the engine.
-fn over_the_engine(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<f64>, Trouble> {
-    let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, config)?;
-    let mut driver = Decentralised::unchecked(rule, mixer, total());
-    let mut x: Vec<f64> = (0..total()).map(start).collect();
-    for _ in 0..STEPS {
-        driver.before_forward(LR, &mut x)?;
-        let g = gradients(group.rank().idx(), &x);
-        driver.step(LR, &mut x, &g)?;
-    }
-    Ok(x)
-}
-
-/// This rank's parameters, over the engine, a bucket per parameter.
-fn under_buckets(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<f64>, Trouble> {
-    let mixer = mixer(group, rule);
-    let rule = rule_by_name(rule, config)?;
-    let specs: Vec<ParamSpec> = LENS
-        .iter()
-        .enumerate()
-        .map(|(i, len)| ParamSpec::new(format!("p{i}"), [*len]))
-        .collect();
-    let each = BucketConfig {
-        cap_bytes: 0,
-        first_bytes: 0,
-    };
-    let x: Vec<f64> = (0..total()).map(start).collect();
-    let mut ddp = RuleDdp::unchecked(&specs, &each, rule, mixer, x)?;
-    assert_eq!(ddp.buckets(), [0..5, 5..6, 6..13]);
-    let feed = ddp.feed();
-    let mut last = vec![];
-    for _ in 0..STEPS {
-        ddp.begin_step(LR)?;
-        // Forward: parameter by parameter.
-        let mut x = vec![0.0; total()];
-        let mut rest = &mut x[..];
-        for (idx, len) in LENS.iter().enumerate() {
-            let (own, others) = rest.split_at_mut(*len);
-            ddp.parameter(idx, own)?;
-            rest = others;
-        }
-        let g = gradients(group.rank().idx(), &x);
-        // Backward: the last one first.
-        let mut end = total();
-        for (idx, len) in LENS.iter().enumerate().rev() {
-            feed.ready(idx, &g[end - len..end])?;
-            end -= len;
-        }
-        last = ddp.finish()?.to_vec();
-    }
-    Ok(last)
-}
-
-fn same_bits(a: &[f64], b: &[f64]) -> bool {
-    a.iter()
-        .map(|x| x.to_bits())
-        .eq(b.iter().map(|x| x.to_bits()))
-}
-
-/// What a rank has to say against a rule: nothing where all is well.
-fn complaint(
-    group: &Group,
-    rule: &str,
-    config: &RuleConfig,
-    dense: &[Vec<f64>],
-) -> Result<(), Trouble> {
-    let whole = over_the_engine(group, rule, config)?;
-    // The lanes are the same ones, and their rounds begin again: a group of its own.
-    let all: Vec<Rank> = (0..group.size() as u32).map(Rank).collect();
-    let buckets = under_buckets(&group.subgroup(&all, "again")?, rule, config)?;
-    let matrix = &dense[group.rank().idx()];
-    if !whole.iter().all(|x| x.is_finite()) {
-        return Err(format!("{whole:?}").into());
-    }
-    if !same_bits(&whole, &buckets) {
-        return Err(format!("as a whole {whole:?}, in buckets {buckets:?}").into());
-    }
-    match same_bits(&whole, matrix) {
-        true => Ok(()),
-        false => Err(format!("over the engine {whole:?}, by matrix {matrix:?}").into()),
-    }
-}
-
-/// What any rank of any world has to say against these rules.
-fn complaints<'a>(rules: impl Iterator<Item = (&'a str, RuleConfig)>) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (name, config) in rules {
-        for n in [1, 2, 3, 5, 7, 8] {
-            let dense = over_a_matrix(name, &config, n);
-            let told = gaggle::local(n, |group| complaint(&group, name, &config, &dense));
-            for (r, told) in told.expect("ranks as threads").into_iter().enumerate() {
-                if let Err(e) = told {
-                    wrong.push(format!("{name}, rank {r} of {n}: {e}"));
-                }
-            }
-        }
-    }
-    wrong
+fn nobody_complains(wrong: &[String]) {
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
 fn every_rule_gives_equal_digits_under_matrix_engine_and_three_buckets() {
-    let all = CATALOGUE
-        .into_iter()
-        .map(|Entry { name, .. }| (name, config(name)));
-    let wrong = complaints(all);
-    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    nobody_complains(&complaints::<f64>(&WORLDS, every_rule()));
+}
+
+#[test]
+fn every_rule_gives_equal_digits_of_f32() {
+    nobody_complains(&complaints::<f32>(&WORLDS, every_rule()));
+}
+
+/// Over neighbours that change from round to round; where a rule is for others, it has the same digits all the same.
+#[test]
+fn every_rule_gives_equal_digits_over_one_peer_graphs() {
+    let over_one_peer = |case: Case| Case {
+        graph: drive::named("one-peer-exp"),
+        ..case
+    };
+    // Sums along a tree want a tree.
+    let all = || {
+        every_rule()
+            .filter(|case| case.rule != "relaysgd")
+            .map(over_one_peer)
+    };
+    nobody_complains(&complaints::<f64>(&WORLDS, all()));
+    let few = all().filter(|case| case.rule.starts_with("dmsgd"));
+    nobody_complains(&complaints::<f32>(&WORLDS, few));
+}
+
+/// i → i + 1, and 0 → n/2, with the senders' shares: columns sum to one, rows do not.
+fn pushed(n: usize) -> Box<dyn Topology> {
+    let ring = (0..n as u32).map(|i| (Rank(i), Rank((i + 1) % n as u32)));
+    let chord = (n > 3).then_some((Rank(0), Rank(n as u32 / 2)));
+    let edges = ring.filter(|_| n > 1).chain(chord);
+    let graph = Graph::new(n, edges).expect("a graph");
+    Box::new(graph.table("pushed", Weights::Push).expect("push weights"))
+}
+
+#[test]
+fn every_rule_gives_equal_digits_over_push_weights() {
+    let over_push = |case: Case| Case {
+        graph: Arc::new(pushed),
+        ..case
+    };
+    let all = || {
+        every_rule()
+            .filter(|case| case.rule != "relaysgd")
+            .map(over_push)
+    };
+    nobody_complains(&complaints::<f64>(&WORLDS, all()));
+    let few = all().filter(|case| ["sgp", "push-diging"].contains(&case.rule));
+    nobody_complains(&complaints::<f32>(&WORLDS, few));
+}
+
+/// Norms are over all parameters: buckets do not change them.
+#[test]
+fn every_rule_gives_equal_digits_of_clipped_gradients() {
+    for clip in [Clip::Norm(1.5), Clip::Value(0.4)] {
+        let clipped = |case: Case| Case {
+            config: RuleConfig {
+                clip: Some(clip),
+                ..case.config
+            },
+            ..case
+        };
+        nobody_complains(&complaints::<f64>(
+            &[1, 2, 3, 5, 8],
+            every_rule().map(clipped),
+        ));
+    }
 }
 
 /// The default one is among those above.
@@ -215,10 +106,12 @@ fn every_compressor_gives_equal_digits_under_matrix_engine_and_three_buckets() {
             compressor,
             ..config("choco")
         };
-        ("choco", config)
+        Case {
+            config,
+            ..Case::of("choco")
+        }
     });
-    let wrong = complaints(all.into_iter());
-    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    nobody_complains(&complaints::<f64>(&WORLDS, all.into_iter()));
 }
 
 /// Payload bytes that this rank has sent in each of the first steps of a rule on 1000 f32, over a ring.
@@ -227,7 +120,7 @@ fn bytes_of_steps(group: &Group, rule: &str, config: &RuleConfig) -> Result<Vec<
     let mixer = NeighbourMixer::<f32>::new(group.clone(), by_name("ring", group.size())?)?;
     let meter = mixer.meter();
     let mut driver = Decentralised::unchecked(rule_by_name(rule, config)?, Box::new(mixer), N);
-    let mut x: Vec<f32> = (0..N).map(|k| start(k) as f32).collect();
+    let mut x: Vec<f32> = (0..N).map(|k| (k as f32 * 0.7).sin()).collect();
     let mut sent = vec![];
     for _ in 0..6 {
         let before = meter.report();
@@ -383,9 +276,7 @@ fn messages_one_by_one_keep_their_bits_and_bring_their_weights() {
 /// Some steps, and on until nothing is under way.
 fn on(driver: &mut Decentralised<f64>, rank: usize, x: &mut [f64]) -> Result<State, Trouble> {
     for n in 0.. {
-        driver.before_forward(LR, x)?;
-        let g = gradients(rank, x);
-        driver.step(LR, x, &g)?;
+        alone(driver, rank, LR, x)?;
         if n >= 5 {
             match driver.save() {
                 Err(StateError::InFlight { .. }) => {}
@@ -397,14 +288,9 @@ fn on(driver: &mut Decentralised<f64>, rank: usize, x: &mut [f64]) -> Result<Sta
 }
 
 /// Back to a saved state, twice the same way; then another run of the same rule among the same ranks.
-fn back_and_again(group: &Group, rule: &str) -> Result<(), Trouble> {
-    let rank = group.rank().idx();
-    let start: Vec<f64> = (0..total()).map(start).collect();
-    let driver = || -> Result<Decentralised<f64>, Trouble> {
-        let made = rule_by_name(rule, &config(rule))?;
-        Ok(Decentralised::unchecked(made, mixer(group, rule), total()))
-    };
-    let (mut first, mut x) = (driver()?, start.clone());
+fn back_and_again(group: &Group, case: &Case) -> Result<(), Trouble> {
+    let (rank, start) = (group.rank().idx(), drive::start());
+    let (mut first, mut x) = (case.driver(group)?, start.clone());
     let saved = on(&mut first, rank, &mut x)?;
     let there = x.clone();
     on(&mut first, rank, &mut x)?;
@@ -415,7 +301,7 @@ fn back_and_again(group: &Group, rule: &str) -> Result<(), Trouble> {
         return Err(format!("at first {once:?}, then {x:?}").into());
     }
     drop(first);
-    let (mut second, mut y) = (driver()?, start);
+    let (mut second, mut y) = (case.driver(group)?, start);
     on(&mut second, rank, &mut y)?;
     match same_bits(&there, &y) {
         true => Ok(()),
@@ -426,15 +312,49 @@ fn back_and_again(group: &Group, rule: &str) -> Result<(), Trouble> {
 #[test]
 fn a_run_goes_back_over_the_engine_and_another_follows_it() {
     let mut wrong = Vec::new();
-    for Entry { name, .. } in CATALOGUE {
+    for case in every_rule() {
         for n in [1, 3] {
-            let told = gaggle::local(n, |group| back_and_again(&group, name));
-            for (r, told) in told.expect("ranks as threads").into_iter().enumerate() {
-                if let Err(e) = told {
-                    wrong.push(format!("{name}, rank {r} of {n}: {e}"));
-                }
-            }
+            let told = among(n, |group| back_and_again(group, &case));
+            wrong.extend(
+                told.err()
+                    .map(|e| format!("{} in {n} ranks: {e}", case.rule)),
+            );
         }
     }
-    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    nobody_complains(&wrong);
+}
+
+/// Saved as bytes in mid-run, and loaded into new rules over other links by ranks that begin: they go on bit for bit where the others would have gone.
+fn goes_on_elsewhere(group: &Group, case: &Case) -> Result<(), Trouble> {
+    let (rank, mut x) = (group.rank().idx(), drive::start());
+    let mut first = case.driver(group)?;
+    let saved = on(&mut first, rank, &mut x)?.to_bytes();
+    let mut y = x.clone();
+    on(&mut first, rank, &mut x)?;
+    let all: Vec<Rank> = (0..group.size() as u32).map(Rank).collect();
+    let mut second = case.driver(&group.subgroup(&all, "elsewhere")?)?;
+    second.load(&State::from_bytes(&saved)?)?;
+    on(&mut second, rank, &mut y)?;
+    if second.pace() != first.pace() || second.save()? != first.save()? {
+        return Err("the states differ in the end".into());
+    }
+    match same_bits(&x, &y) {
+        true => Ok(()),
+        false => Err(format!("without a stop {x:?}, with one {y:?}").into()),
+    }
+}
+
+#[test]
+fn every_rule_goes_on_from_its_saved_state_over_the_engine() {
+    let mut wrong = Vec::new();
+    for case in every_rule() {
+        for n in [2, 3, 5] {
+            let told = among(n, |group| goes_on_elsewhere(group, &case));
+            wrong.extend(
+                told.err()
+                    .map(|e| format!("{} in {n} ranks: {e}", case.rule)),
+            );
+        }
+    }
+    nobody_complains(&wrong);
 }
