@@ -163,6 +163,19 @@ pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A number of ranks of which none is started.
+pub(crate) fn members(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err("a job needs at least 1 rank".into()),
+        Ok(n) if n <= MOST_MEMBERS => Ok(n),
+        Ok(_) => Err(format!("at most {MOST_MEMBERS} ranks can be planned for")),
+        Err(_) => Err("this is not a number of ranks".into()),
+    }
+}
+
+/// More ranks than any job has had.
+const MOST_MEMBERS: u32 = 1 << 17;
+
 /// More processes than this on one machine are a slip of the finger.
 const MOST_RANKS: u32 = 4096;
 

@@ -5,15 +5,15 @@
 mod svg;
 mod text;
 
-use crate::{args, failure::Failure};
+use crate::{args, failure::Failure, output::Output};
 use clap::Args as ClapArgs;
 use gaggle_collectives::{
     Call, Cost, Plan, Request, Timeline, check,
     select::{self, LinkClass, Overrides, Places, Question, Selection, Tables},
     timeline,
 };
-use gaggle_core::{Algorithm, Codec, Counts, DType, Mode, OpKind, Rank, Reduce, Round};
-use std::{path::PathBuf, sync::Arc};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Mode, OpKind, Rank, Reduce, Round, Topology};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 /// Show how an operation is carried out: which algorithm and why, each rank's plan, what it costs
 #[derive(ClapArgs, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "OPERATION", value_parser = operation)]
     operation: OpKind,
     /// How many ranks take part
-    #[arg(short = 'n', long, value_name = "N", value_parser = args::ranks)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = args::members)]
     ranks: u32,
     /// The vector: of all parts together, where each rank has one; with k, m or g
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size)]
@@ -75,7 +75,7 @@ pub(crate) struct ExplainArgs {
     /// Input and output are different buffers
     #[arg(long)]
     out_of_place: bool,
-    /// The ranks of a host have each other's buffers mapped
+    /// The ranks, all on one host, have each other's buffers mapped
     #[arg(long)]
     mapped: bool,
     /// A host has more ranks than processors
@@ -188,7 +188,10 @@ fn class(text: &str) -> Result<LinkClass, String> {
 
 /// Each rank's host, or memory node.
 #[derive(Clone, Debug)]
-struct Hosts(Arc<[u32]>);
+struct Hosts(Numbers);
+
+/// One for each rank.
+type Numbers = Arc<[u32]>;
 
 fn hosts(text: &str) -> Result<Hosts, String> {
     groups(text, "host")
@@ -204,7 +207,7 @@ fn groups(text: &str, what: &str) -> Result<Hosts, String> {
     if let Some((hosts, each)) = text.split_once('x') {
         let (hosts, each) = (number(hosts)?, number(each)?);
         let n = hosts.checked_mul(each).ok_or_else(wrong)?;
-        args::ranks(&n.to_string())?;
+        args::members(&n.to_string())?;
         return Ok(Hosts((0..n).map(|r| r / each).collect()));
     }
     let all: Result<Arc<[u32]>, String> = text.split(',').map(number).collect();
@@ -220,22 +223,34 @@ struct Explained {
     /// Whether the vector was made longer so that all parts are equal.
     rounded: bool,
     tables: Tables,
-    hosts: Option<Arc<[u32]>>,
+    hosts: Option<Numbers>,
     /// Of ranks of one host, where there are several.
-    nodes: Option<Arc<[u32]>>,
+    nodes: Option<Numbers>,
+    /// What was taken because nothing was said of it, and what was said in vain; for a person.
+    assumed: Vec<String>,
     selection: Selection,
+    /// Whose plans follow: all ranks' where there is a `whole`, else those that are shown.
+    ranks: Vec<u32>,
     plans: Vec<Plan>,
     costs: Vec<Cost>,
+    whole: Option<Whole>,
+}
+
+/// What only the plans of all ranks together say.
+struct Whole {
     rounds: u64,
     times: Timeline,
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<i32, Failure> {
+    // Where it cannot be drawn to is a mistake in the command line, as all others here.
+    let unwritten = |e: Failure| Failure::Explain(e.to_string());
+    let drawing = args.svg.as_deref().map(Output::open).transpose();
+    let drawing = drawing.map_err(unwritten)?;
     let explained = put_together(args).map_err(Failure::Explain)?;
-    if let Some(path) = &args.svg {
+    if let Some(mut file) = drawing {
         let drawn = svg::draw(&explained).map_err(Failure::Explain)?;
-        std::fs::write(path, drawn)
-            .map_err(|e| Failure::Explain(format!("cannot write {}: {e}", path.display())))?;
+        file.write(&drawn).map_err(unwritten)?;
     }
     let printed = match args.json {
         true => text::json(&explained, args),
@@ -247,6 +262,10 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<i32, Failure> {
 
 /// More steps than these, of all ranks together, are no explanation.
 const MOST_STEPS: u64 = 2_000_000;
+/// Plans of all ranks that have more steps than these together take seconds to put beside each other: they are where they are asked for.
+const FEW_STEPS: u64 = 200_000;
+/// Ranks whose plans are shown unless all are asked for.
+const SHOWN_RANKS: u32 = 8;
 
 fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
     let (kind, world, dtype) = (args.operation, args.ranks, args.dtype);
@@ -267,18 +286,17 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         .checked_next_multiple_of(unit)
         .ok_or("the vector is longer than can be counted")?;
     let len = bytes / size;
-    let hosts = args.hosts.as_ref().map(|h| h.0.clone());
-    let nodes = args.nodes.as_ref().map(|n| n.0.clone());
-    // Without another word the nodes are those of one host.
-    let one_host = || nodes.as_ref().map(|_| vec![0; world as usize].into());
-    let hosts = hosts.or_else(one_host);
+    let (hosts, nodes) = spread(args);
     let places = Places {
         hosts: hosts.as_deref(),
         nodes: nodes.as_deref(),
     };
     let groups = places.groups().map(Arc::<[u32]>::from);
-    let rounds = neighbours(args, hosts.as_deref())?;
-    let degree = rounds.iter().map(|r| r.from.len().max(r.to.len())).max();
+    let machines = match kind {
+        OpKind::HierarchicalMix => Some(machines(hosts.as_deref().unwrap_or_default())),
+        _ => None,
+    };
+    let neighbours = Neighbours::of(args, machines.as_ref().map(|m| m.len()))?;
     let tables = tables(args, hosts.as_deref());
     let question = Question {
         reduce: if kind.reduces() {
@@ -294,7 +312,7 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         feedback: args.feedback,
         algorithm: args.algorithm,
         radix: args.radix,
-        degree: degree.unwrap_or(1) as u32,
+        degree: neighbours.as_ref().map_or(1, Neighbours::degree),
         ..Question::new(kind, dtype, world, len)
     };
     let selection =
@@ -310,42 +328,159 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         hosts: groups,
         ..Request::new(Call::Barrier, Rank(0), world, len)
     };
-    let mut plans = Vec::new();
-    let mut n_steps = 0;
-    for rank in 0..world {
+    let plan = |rank: u32| {
+        let call = call(
+            args,
+            &selection,
+            neighbours.as_ref(),
+            machines.as_ref(),
+            rank,
+        );
         let request = Request {
-            call: call(args, &selection, &rounds, hosts.as_deref(), rank),
+            call,
             rank: Rank(rank),
             out_of_place: base.out_of_place && !(kind == OpKind::Message && rank == 1),
             ..base.clone()
         };
-        let plan = gaggle_collectives::plan(&request).map_err(|e| e.to_string())?;
-        n_steps += u64::from(plan.n_steps());
-        if n_steps > MOST_STEPS {
-            return Err(format!(
-                "the plans have more than {MOST_STEPS} steps; fewer ranks, or longer slices (--slice), make an explanation"
-            ));
-        }
-        plans.push(plan);
+        gaggle_collectives::plan(&request).map_err(|e| e.to_string())
+    };
+    if messages(
+        kind,
+        selection.algorithm,
+        world,
+        len / selection.slice.max(1),
+    ) > MOST_STEPS
+    {
+        return Err(too_long(MOST_STEPS));
     }
+    // In one pass over mapped memory each waits for all, which is worth a step for some of them.
+    let weight = match selection.algorithm.planned() {
+        Algorithm::Fused => u64::from(world / 16).max(1),
+        _ => 1,
+    };
+    let (ranks, plans, all) = plans(args, plan, weight)?;
     let costs: Option<Vec<Cost>> = plans.iter().map(|p| Cost::of(p, dtype)).collect();
     let fault =
         |fault| format!("the plans do not fit together, which is a mistake of gaggle's: {fault}");
+    let whole = match all {
+        true => Some(Whole {
+            rounds: check::depth(&plans).map_err(fault)?,
+            times: timeline(&plans, dtype, &tables, places).map_err(fault)?,
+        }),
+        false => None,
+    };
     Ok(Explained {
         kind,
         dtype,
         len,
         rounded: bytes != asked,
+        assumed: assumed(args, hosts.as_deref()),
         costs: costs
             .ok_or_else(|| format!("the {} codec applies to f32, not to {dtype}", args.codec))?,
-        rounds: check::depth(&plans).map_err(fault)?,
-        times: timeline(&plans, dtype, &tables, places).map_err(fault)?,
         tables,
         nodes: places.nodes_of_one_host().map(Arc::from),
         hosts,
         selection,
+        ranks,
         plans,
+        whole,
     })
+}
+
+/// At least so many messages are in the longest plan, of a vector of so many slices.
+fn messages(kind: OpKind, algorithm: Algorithm, world: u32, slices: u64) -> u64 {
+    let whole_to_all = match kind {
+        OpKind::AllReduce => algorithm == Algorithm::Exchange,
+        OpKind::Reduce | OpKind::Broadcast => algorithm == Algorithm::Direct,
+        _ => false,
+    };
+    match whole_to_all {
+        true => slices.saturating_mul(u64::from(world) - 1),
+        false => slices,
+    }
+}
+
+fn too_long(most: u64) -> String {
+    format!(
+        "the plans have more than {most} steps; fewer ranks, longer slices (--slice) or one rank (--rank) make an explanation"
+    )
+}
+
+/// The plans of all ranks and `true`, where those are few steps or everything is asked for; else of the ranks that are shown.
+fn plans(
+    args: &ExplainArgs,
+    plan: impl Fn(u32) -> Result<Plan, String>,
+    weight: u64,
+) -> Result<(Vec<u32>, Vec<Plan>, bool), String> {
+    let world = args.ranks;
+    let all_of_them = args.all && args.rank.is_none();
+    let most = match (&args.svg, all_of_them) {
+        (Some(_), _) => svg::MOST_STEPS,
+        (None, true) => MOST_STEPS,
+        (None, false) => FEW_STEPS,
+    };
+    let shown: Vec<u32> = match args.rank {
+        Some(rank) => vec![rank],
+        None => (0..world.min(SHOWN_RANKS)).collect(),
+    };
+    let some: Vec<Plan> = shown.iter().map(|r| plan(*r)).collect::<Result<_, _>>()?;
+    let each = some.iter().map(Plan::n_steps).max().unwrap_or(0);
+    // Others may have more; that is seen as they come.
+    let steps = weight.saturating_mul(u64::from(each) * u64::from(world));
+    let mut left = (steps <= most).then_some(most);
+    let mut all = Vec::new();
+    for rank in 0..world {
+        let Some(steps) = left else { break };
+        let plan = match shown.iter().position(|r| *r == rank) {
+            Some(at) => some[at].clone(),
+            None => plan(rank)?,
+        };
+        left = steps.checked_sub(plan.n_steps().into());
+        all.push(plan);
+    }
+    match left {
+        Some(_) => Ok(((0..world).collect(), all, true)),
+        None if args.svg.is_some() => Err(format!(
+            "more than {most} steps are too many to draw; fewer ranks, or longer slices (--slice), make a drawing"
+        )),
+        None if all_of_them => Err(too_long(most)),
+        None => Ok((shown, some, false)),
+    }
+}
+
+/// Which ranks share a host and a memory node. Where only nodes or mapped memory are spoken of, all are on one host.
+fn spread(args: &ExplainArgs) -> (Option<Numbers>, Option<Numbers>) {
+    let hosts = args.hosts.as_ref().map(|h| h.0.clone());
+    let nodes = args.nodes.as_ref().map(|n| n.0.clone());
+    let one_host = || {
+        let implied = nodes.is_some() || args.mapped;
+        implied.then(|| vec![0; args.ranks as usize].into())
+    };
+    (hosts.or_else(one_host), nodes)
+}
+
+/// What is not said on the command line and matters, and what was said in vain.
+fn assumed(args: &ExplainArgs, hosts: Option<&[u32]>) -> Vec<String> {
+    let mut all = Vec::new();
+    let several = hosts.is_some_and(|h| h.iter().any(|host| *host != h[0]));
+    match (hosts, &args.hosts) {
+        (None, _) if args.ranks > 1 => {
+            all.push(
+                "each rank on a host of its own (--hosts, --nodes or --mapped says otherwise)"
+                    .into(),
+            );
+        }
+        (Some(_), None) => all.push("all ranks on one host (--hosts says otherwise)".into()),
+        _ => {}
+    }
+    let said = args.links.is_some() || args.tables.is_some();
+    if (hosts.is_none() || several) && args.ranks > 1 && !said {
+        all.push("10 Gbit/s between hosts (--links or --tables says otherwise)".into());
+    }
+    if args.mapped && several {
+        all.push("--mapped has no say where ranks are on several hosts".into());
+    }
+    all
 }
 
 /// Whether each rank has a part of the vector.
@@ -424,46 +559,67 @@ fn tables(args: &ExplainArgs, hosts: Option<&[u32]>) -> Tables {
     }
 }
 
+/// Members by machine.
+type Machines = Arc<[Vec<Rank>]>;
+
 /// The members of each machine.
-fn machines(hosts: &[u32]) -> Vec<Vec<Rank>> {
-    let mut names: Vec<u32> = hosts.to_vec();
-    names.sort_unstable();
-    names.dedup();
-    let of = |name: &u32| {
-        let members = (0..).zip(hosts).filter(|(_, host)| *host == name);
-        members.map(|(rank, _)| Rank(rank)).collect()
-    };
-    names.iter().map(of).collect()
+fn machines(hosts: &[u32]) -> Machines {
+    let mut by_host: BTreeMap<u32, Vec<Rank>> = BTreeMap::new();
+    for (rank, host) in (0..).zip(hosts) {
+        by_host.entry(*host).or_default().push(Rank(rank));
+    }
+    by_host.into_values().collect()
 }
 
-/// The round of each rank, or of each machine.
-fn neighbours(args: &ExplainArgs, hosts: Option<&[u32]>) -> Result<Vec<Round>, String> {
-    let n = match (args.operation, hosts) {
-        (OpKind::Mix | OpKind::NeighbourGather, _) => args.ranks as usize,
-        (OpKind::HierarchicalMix, Some(hosts)) => machines(hosts).len(),
-        _ => return Ok(Vec::new()),
-    };
-    let topology =
-        gaggle_topology::by_name(&args.topology, n).map_err(|e| format!("--topology: {e}"))?;
-    let of = |rank| {
+/// Who a rank's neighbours are, or a machine's.
+struct Neighbours {
+    topology: Box<dyn Topology>,
+    t: u64,
+}
+
+impl Neighbours {
+    /// `None` where the operation has none; `machines` is how many there are.
+    fn of(args: &ExplainArgs, machines: Option<usize>) -> Result<Option<Neighbours>, String> {
+        let n = match (args.operation, machines) {
+            (OpKind::Mix | OpKind::NeighbourGather, _) => args.ranks as usize,
+            (_, Some(machines)) => machines,
+            _ => return Ok(None),
+        };
+        let topology =
+            gaggle_topology::by_name(&args.topology, n).map_err(|e| format!("--topology: {e}"))?;
+        let t = args.round;
+        Ok(Some(Neighbours { topology, t }))
+    }
+
+    fn round(&self, of: u32) -> Round {
         let mut round = Round::default();
-        topology.round(Rank(rank), args.round, &mut round);
+        self.topology.round(Rank(of), self.t, &mut round);
         round
-    };
-    Ok((0..n as u32).map(of).collect())
+    }
+
+    /// Of whoever has the most.
+    fn degree(&self) -> u32 {
+        let mut round = Round::default();
+        let degrees = (0..self.topology.world() as u32).map(|rank| {
+            self.topology.round(Rank(rank), self.t, &mut round);
+            round.from.len().max(round.to.len()) as u32
+        });
+        degrees.max().unwrap_or(1)
+    }
 }
 
 fn call(
     args: &ExplainArgs,
     selection: &Selection,
-    rounds: &[Round],
-    hosts: Option<&[u32]>,
+    neighbours: Option<&Neighbours>,
+    machines: Option<&Machines>,
     rank: u32,
 ) -> Call {
     let (reduce, root, algorithm) = (args.reduce, Rank(args.root), selection.algorithm.planned());
     let counts = Counts::Equal;
     let ranks = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| *r).collect::<Vec<_>>();
     let numbers = |side: &[(Rank, f64)]| side.iter().map(|(r, _)| r.0).collect::<Vec<_>>();
+    let round = |of| neighbours.map_or_else(Round::default, |all| all.round(of));
     let scaled = |round: &Round| round.to.iter().any(|(_, w)| *w != 1.0);
     match args.operation {
         OpKind::AllReduce => Call::AllReduce { reduce, algorithm },
@@ -496,16 +652,16 @@ fn call(
         },
         OpKind::Barrier => Call::Barrier,
         OpKind::Mix => {
-            let round = &rounds[rank as usize];
+            let round = round(rank);
             Call::Mix {
                 from: ranks(&round.from),
                 to: ranks(&round.to),
-                scaled: scaled(round),
+                scaled: scaled(&round),
                 form: round.form,
             }
         }
         OpKind::NeighbourGather => {
-            let round = &rounds[rank as usize];
+            let round = round(rank);
             Call::NeighbourGather {
                 from: ranks(&round.from),
                 to: ranks(&round.to),
@@ -513,15 +669,15 @@ fn call(
             }
         }
         OpKind::HierarchicalMix => {
-            let machines = machines(hosts.unwrap_or_default());
+            let machines = machines.cloned().unwrap_or_default();
             let mine = machines.iter().position(|m| m.contains(&Rank(rank)));
-            let round = &rounds[mine.unwrap_or(0)];
+            let round = round(mine.unwrap_or(0) as u32);
             Call::HierarchicalMix {
                 from: numbers(&round.from),
                 to: numbers(&round.to),
-                scaled: scaled(round),
+                scaled: scaled(&round),
                 form: round.form,
-                machines: machines.into(),
+                machines,
             }
         }
         OpKind::Message if rank == 0 => Call::Send { to: Rank(1) },

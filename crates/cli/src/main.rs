@@ -8,6 +8,7 @@ mod args;
 mod demo;
 mod explain;
 mod failure;
+mod output;
 mod perf;
 mod run;
 mod topo;

@@ -8,24 +8,26 @@ mod measure;
 mod number;
 mod operation;
 mod report;
+mod said;
 mod stats;
 
-use crate::{args, explain, failure::Failure, run::launch};
+use crate::{args, explain, failure::Failure, output::Output, run::launch};
 use clap::{ArgAction, Args as ClapArgs};
 use gaggle::Group;
 use gaggle_core::{Algorithm, Codec, DType, Reduce, Topology};
 use gaggle_launch::{Job, Voice};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use measure::{Iterations, Row, Wishes};
-use operation::{Named, Operation, Place, Setting};
+use measure::{Row, Wishes};
+use operation::{Operation, Setting};
 use report::About;
+use said::{Every, Variant};
 use std::{
     env,
     ffi::OsString,
     io::{self, IsTerminal},
     path::PathBuf,
     process::Command,
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 /// Measure how fast an operation is, size by size, and check its results
@@ -71,15 +73,15 @@ pub(crate) struct PerfArgs {
     /// Whether one call per size is checked, element by element: 1 or 0
     #[arg(short = 'c', long, value_name = "0|1", default_value = "1", value_parser = clap::value_parser!(u8).range(0..=1))]
     check: u8,
-    /// How contributions are combined: sum, prod, min, max, avg, band, bor, bxor [default: sum]; the operation's name is understood here, too
+    /// How contributions are combined: sum, prod, min, max, avg, band, bor, bxor, or all of them in turn [default: sum]; the operation's name is understood here, too
     #[arg(short = 'o', long = "op", value_name = "NAME", action = ArgAction::Append)]
     op: Vec<String>,
-    /// Element type: f32, bf16, i64 … or nccl-tests' names
-    #[arg(short = 'd', long = "datatype", visible_alias = "dtype", value_name = "TYPE", default_value = "f32", value_parser = number::dtype)]
-    dtype: DType,
-    /// The rank that gives or gets, in operations that have one
-    #[arg(short = 'r', long, value_name = "RANK", default_value = "0")]
-    root: u32,
+    /// Element type: f32, bf16, i64 … or nccl-tests' names, or all of them in turn
+    #[arg(short = 'd', long = "datatype", visible_alias = "dtype", value_name = "TYPE", default_value = "f32", value_parser = said::dtypes)]
+    dtype: Every<DType>,
+    /// The rank that gives or gets, in operations that have one; all or -1: every rank in turn [default: 0]
+    #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true, value_parser = said::roots)]
+    root: Option<Every<u32>>,
     /// Measure with so many ranks, each a process of this machine, unless this process is a rank of a job already [default: 2]
     #[arg(long, value_name = "N", value_parser = args::ranks, conflicts_with = "threads")]
     ranks: Option<u32>,
@@ -124,6 +126,7 @@ Examples:
   gaggle perf all-reduce -b 1K -e 64M -f 4 -n 50 --threads 2
   gaggle perf broadcast -r 1 -d bf16 -b 1G -e 1G --ranks 3 --transport tcp
   gaggle perf reduce-scatter -o max -d int32 --algorithm ring
+  gaggle perf reduce -o all -d all -r all --threads 3 -b 4K -e 4K
   gaggle perf neighbour-all-reduce --topology exp2 --ranks 8
   gaggle perf all-reduce --codec bf16 --force-codec --json bf16.json
   gaggle perf --csv --op allreduce --dtype f32 --sizes 4096,1048576 --budget 1 --ranks 2
@@ -141,8 +144,9 @@ Operations:
   neighbor_exp2 and neighbor_onepeer say it in one word; pair-gossip: ranks 0 and 1, 2 and 3, …;
   hierarchical: machines of --per-machine ranks average on --topology
 
-Sizes are those of the vector: of all parts together where each rank has one, rounded down so that
-parts are equal.
+Sizes are those of the vector: of all parts together where each rank has one, rounded down to whole
+elements and equal parts. Of -b, -e, -f and -i a size that holds no element, and one that comes to
+the same as the one before, are left out.
 
 Columns:
   time, p50, p95, p99   of one call. Each call's time is the mean over the ranks; of reduce,
@@ -192,16 +196,23 @@ fn places(text: &str) -> Result<Places, String> {
     }
 }
 
-/// Nobody measures more sizes than this on purpose.
-const MOST_SIZES: usize = 10_000;
-
 pub(crate) fn perf(args: &PerfArgs) -> Result<i32, Failure> {
+    let var = |name: &str| env::var(name).ok();
     let task = Task::read(args).map_err(Failure::PerfUsage)?;
-    let place = Standing::read(args, &|name| env::var(name).ok()).map_err(Failure::PerfUsage)?;
+    let place = Standing::read(args, &var).map_err(Failure::PerfUsage)?;
     match place {
         Standing::Threads(n) => {
             task.check_world(n).map_err(Failure::PerfUsage)?;
-            let results = gaggle::local(n as usize, |group| task.run(&group, "threads"))?;
+            let output = Mutex::new(task.output()?);
+            let results = gaggle::local(n as usize, |group| {
+                let leads = group.rank().0 == 0;
+                let output = if leads {
+                    output.lock().ok().and_then(|mut o| o.take())
+                } else {
+                    None
+                };
+                task.run(&group, "threads", output)
+            })?;
             // The first failure is the cause; what others say follows from it.
             let mut code = 0;
             for result in results {
@@ -211,6 +222,8 @@ pub(crate) fn perf(args: &PerfArgs) -> Result<i32, Failure> {
         }
         Standing::Starts(n) => {
             task.check_world(n).map_err(Failure::PerfUsage)?;
+            // Rank 0 opens it again.
+            drop(task.output()?);
             let me = env::current_exe().map_err(|why| Failure::Write {
                 path: "the path of this program".into(),
                 why,
@@ -224,11 +237,13 @@ pub(crate) fn perf(args: &PerfArgs) -> Result<i32, Failure> {
         }
         Standing::Member { again: Some(name) } => again(&name),
         Standing::Member { again: None } => {
+            let leads = var("RANK").is_some_and(|rank| rank.trim() == "0");
+            let output = if leads { task.output()? } else { None };
             let job = gaggle::join()?;
             let world = job.size() as u32;
             task.check_world(world).map_err(Failure::PerfUsage)?;
-            let transport = env::var("GAGGLE_TRANSPORT").unwrap_or_else(|_| "auto".into());
-            task.run(&job, &transport)
+            let transport = var("GAGGLE_TRANSPORT").unwrap_or_else(|| "auto".into());
+            task.run(&job, &transport, output)
         }
     }
 }
@@ -270,6 +285,11 @@ enum Standing {
 impl Standing {
     fn read(args: &PerfArgs, var: &dyn Fn(&str) -> Option<String>) -> Result<Standing, String> {
         let var = |name: &str| var(name).filter(|v| !v.is_empty());
+        let peers = || var("PEER_TRANSPORT").filter(|_| args.csv);
+        let over = args.transport.clone().or_else(peers);
+        if args.registered && over.or_else(|| var("GAGGLE_TRANSPORT")).as_deref() == Some("tcp") {
+            return Err(said::NOT_REGISTERED.into());
+        }
         let threads = args.transport.as_deref() == Some("threads");
         if let (Some(_), Some(world)) = (var("RANK"), var("WORLD_SIZE")) {
             if args.threads.is_some() || threads {
@@ -283,7 +303,7 @@ impl Standing {
                     "--ranks is {ranks}, but this process is one rank of a job of {world} (WORLD_SIZE)"
                 ));
             }
-            let wanted = match (&args.transport, var("PEER_TRANSPORT").filter(|_| args.csv)) {
+            let wanted = match (&args.transport, peers()) {
                 (None, Some(name)) => {
                     Some(transport(&name).map_err(|e| format!("PEER_TRANSPORT is {name}: {e}"))?)
                 }
@@ -309,9 +329,12 @@ impl Standing {
 struct Task {
     operation: Operation,
     topology: String,
-    reduce: Reduce,
-    root: u32,
+    /// What is measured of it, one after the other.
+    variants: Vec<Variant>,
+    roots: Every<u32>,
     per_machine: Option<u32>,
+    /// Whether sizes are those between two ends, of which some may come to nothing or to the same.
+    stepped: bool,
     wishes: Wishes,
     json: Option<PathBuf>,
     csv: bool,
@@ -320,47 +343,38 @@ struct Task {
 
 impl Task {
     fn read(args: &PerfArgs) -> Result<Task, String> {
-        let (named, reduce) = names(args)?;
+        let (named, reduces) = said::names(args)?;
         let operation = named.operation;
         if let (Some(own), Some(other)) = (named.topology, &args.topology) {
             return Err(format!(
                 "the operation's name says the topology {own}, and --topology says {other}"
             ));
         }
+        said::check_options(args, operation)?;
         let topology = named.topology.or(args.topology.as_deref());
-        if operation.reduces() && !reduce.is_defined_on(args.dtype) {
-            return Err(format!("{reduce} is not defined on {}", args.dtype));
-        }
-        if operation.averages() && !args.dtype.is_float() {
-            return Err(format!("averages need floats, not {}", args.dtype));
-        }
-        if args.codec != Codec::None && !args.codec.applies_to(args.dtype) {
-            return Err(format!(
-                "the {} codec applies to f32, not to {}",
-                args.codec, args.dtype
-            ));
-        }
+        let variants = said::variants(args, operation, reduces)?;
         Ok(Task {
             operation,
             topology: topology.unwrap_or("ring").to_owned(),
-            reduce,
-            root: args.root,
+            roots: args.root.unwrap_or(Every::One(0)),
             per_machine: args.per_machine,
+            stepped: args.sizes.is_empty(),
             wishes: Wishes {
-                sizes: sizes(args, operation)?,
-                places: wanted_places(args, operation)?,
-                iterations: iterations(args)?,
+                sizes: said::sizes(args, operation, variants[0].dtype)?,
+                places: said::wanted_places(args, operation)?,
+                iterations: said::iterations(args)?,
                 warm: match (args.warm, args.budget.is_some() || args.csv) {
                     (None, false) => Some(5),
                     (warm, _) => warm,
                 },
                 check: args.check == 1,
-                dtype: args.dtype,
+                dtype: variants[0].dtype,
                 algorithm: args.algorithm,
                 codec: args.codec,
                 force_codec: args.force_codec,
                 registered: args.registered,
             },
+            variants,
             json: args.json.clone(),
             csv: args.csv,
             command: command(),
@@ -370,14 +384,53 @@ impl Task {
     /// What the number of ranks makes impossible.
     fn check_world(&self, world: u32) -> Result<(), String> {
         measure::possible(self.operation, world)?;
-        if self.root >= world {
+        if let Every::One(root) = self.roots
+            && root >= world
+        {
             return Err(format!(
-                "--root is {}, but there are {world} ranks, 0 to {}",
-                self.root,
+                "--root is {root}, but there are {world} ranks, 0 to {}",
                 world - 1
             ));
         }
-        self.setting(world, 0).map(drop)
+        self.passes(world, 0).map(drop)
+    }
+
+    /// Where the samples go; opened before any is taken.
+    fn output(&self) -> Result<Option<Output>, Failure> {
+        let path = self.json.as_deref().filter(|_| !self.prints_json());
+        path.map(Output::open).transpose()
+    }
+
+    fn prints_json(&self) -> bool {
+        self.json.as_ref().is_some_and(|p| p.as_os_str() == "-")
+    }
+
+    /// All that is measured, by element type, reduction and root in turn, as one rank has it.
+    fn passes(&self, world: u32, me: u32) -> Result<Vec<(Setting, Wishes)>, String> {
+        let roots: Vec<u32> = match self.roots {
+            Every::One(root) => vec![root],
+            Every::All if self.operation.is_rooted() => (0..world).collect(),
+            Every::All => vec![0],
+        };
+        let mut all = Vec::new();
+        for variant in &self.variants {
+            for root in &roots {
+                let setting = Setting {
+                    reduce: variant.reduce,
+                    root: *root,
+                    ..self.setting(world, me)?
+                };
+                let mut wishes = Wishes {
+                    dtype: variant.dtype,
+                    ..self.wishes.clone()
+                };
+                if self.stepped {
+                    wishes.sizes = said::distinct(&wishes, &setting)?;
+                }
+                all.push((setting, wishes));
+            }
+        }
+        Ok(all)
     }
 
     fn setting(&self, world: u32, me: u32) -> Result<Setting, String> {
@@ -407,33 +460,34 @@ impl Task {
             operation: self.operation,
             world,
             me,
-            root: self.root,
-            reduce: self.reduce,
+            root: 0,
+            reduce: Reduce::Sum,
             topology,
             machine,
         })
     }
 
     /// One rank's part: measures, and on rank 0 prints and writes.
-    fn run(&self, group: &Group, transport: &str) -> Result<i32, Failure> {
+    fn run(&self, group: &Group, transport: &str, output: Option<Output>) -> Result<i32, Failure> {
         let (world, me) = (group.size() as u32, group.rank().0);
-        let setting = self.setting(world, me).map_err(Failure::PerfUsage)?;
+        let passes = self.passes(world, me).map_err(Failure::PerfUsage)?;
+        if self.wishes.registered && !measure::can_register(group)? {
+            return Err(Failure::PerfUsage(said::NOT_REGISTERED.into()));
+        }
         let leads = me == 0;
         let began = machine::facts();
+        let (first, _) = &passes[0];
         let about = About {
             operation: self.operation,
-            topology: setting.topology.as_ref().map(|t| t.name().to_owned()),
-            dtype: self.wishes.dtype,
-            reduce: self.reduce,
-            root: self.root,
+            topology: first.topology.as_ref().map(|t| t.name().to_owned()),
             ranks: world,
             transport: transport.to_owned(),
-            bus_factor: setting.bus_factor(),
+            bus_factor: first.bus_factor(),
             places: self.wishes.places.clone(),
+            several: passes.len() > 1,
             command: self.command.clone(),
         };
-        let stdout_is_json = self.json.as_ref().is_some_and(|p| p.as_os_str() == "-");
-        let table = !self.csv && !stdout_is_json;
+        let table = !self.csv && !self.prints_json();
         let say = |text: &str| {
             if leads {
                 crate::print(text);
@@ -444,34 +498,34 @@ impl Task {
             (_, true) => say(report::CSV_HEAD),
             _ => {}
         }
-        let bar = bar(leads, self.wishes.sizes.len());
-        let mut asked = self.wishes.sizes.iter();
-        let mut tell = |row: &Row| {
-            let asked = asked.next().copied().unwrap_or(row.bytes);
-            bar.inc(1);
-            bar.suspend(|| match (table, self.csv) {
-                (true, _) => say(&report::line(&about, row)),
-                (_, true) => say(&report::csv(asked, row)),
-                _ => {}
-            });
-        };
-        let rows = measure::measure(group, &setting, &self.wishes, &mut tell);
+        let bar = bar(leads, passes.iter().map(|(_, w)| w.sizes.len()).sum());
+        let mut rows = Vec::new();
+        for (setting, wishes) in &passes {
+            let mut asked = wishes.sizes.iter();
+            let mut tell = |row: &Row| {
+                let asked = asked.next().copied().unwrap_or(row.bytes);
+                bar.inc(1);
+                bar.suspend(|| match (table, self.csv) {
+                    (true, _) => say(&report::line(&about, row)),
+                    (_, true) => say(&report::csv(asked, row)),
+                    _ => {}
+                });
+            };
+            let measured = measure::measure(group, setting, wishes, &mut tell);
+            if measured.is_err() {
+                bar.finish_and_clear();
+            }
+            rows.extend(measured?);
+        }
         bar.finish_and_clear();
-        let rows = rows?;
         if table {
             say(&report::foot(&about, &rows));
         }
-        if let Some(path) = self.json.as_ref().filter(|_| leads) {
-            let mut text = format!("{:#}", report::json(&about, began, &rows));
-            text.push('\n');
-            if stdout_is_json {
-                crate::print(&text);
-            } else {
-                std::fs::write(path, text).map_err(|why| Failure::Write {
-                    path: path.clone(),
-                    why,
-                })?;
-            }
+        let json = || format!("{:#}\n", report::json(&about, began, &rows));
+        if let Some(mut file) = output {
+            file.write(&json())?;
+        } else if self.prints_json() {
+            say(&json());
         }
         let wrong = report::wrong(&rows).unwrap_or(0);
         if wrong > 0 && leads {
@@ -493,134 +547,6 @@ fn bar(leads: bool, sizes: usize) -> ProgressBar {
         bar.set_style(style);
     }
     bar
-}
-
-/// The operation and the reduction, wherever they are said.
-fn names(args: &PerfArgs) -> Result<(Named, Reduce), String> {
-    let known = || {
-        let names: Vec<&str> = Operation::ALL.iter().map(|o| o.name()).collect();
-        names.join(", ")
-    };
-    let mut named = None;
-    if let Some(text) = &args.operation {
-        let found = Operation::parse(text);
-        named =
-            Some(found.ok_or_else(|| {
-                format!("no operation is called '{text}'; there are {}", known())
-            })?);
-    }
-    let mut reduce = None;
-    for text in &args.op {
-        let name = if text == "avg" { "mean" } else { text };
-        let twice = match (Operation::parse(text), name.parse::<Reduce>()) {
-            (Some(operation), _) => named.replace(operation).is_some(),
-            (None, Ok(Reduce::User)) => {
-                return Err("--op user: a reduction of your own is not measured here".into());
-            }
-            (None, Ok(found)) => reduce.replace(found).is_some(),
-            (None, Err(why)) => {
-                return Err(format!("--op {text}: {why}; operations are {}", known()));
-            }
-        };
-        if twice {
-            return Err(format!("--op {text}: that is said twice"));
-        }
-    }
-    let named = named.ok_or_else(|| format!("say which operation: {}", known()))?;
-    if reduce.is_some() && !named.operation.reduces() {
-        return Err(format!(
-            "--op says how contributions are combined, and {} combines none",
-            named.operation.name()
-        ));
-    }
-    Ok((named, reduce.unwrap_or(Reduce::Sum)))
-}
-
-fn sizes(args: &PerfArgs, operation: Operation) -> Result<Vec<u64>, String> {
-    if operation == Operation::Barrier {
-        return Ok(vec![0]);
-    }
-    if !args.sizes.is_empty() {
-        return Ok(args.sizes.clone());
-    }
-    const LEAST: u64 = 8;
-    const MOST: u64 = 64 << 20;
-    let least = args
-        .min_bytes
-        .unwrap_or_else(|| args.max_bytes.map_or(LEAST, |most| most.min(LEAST)));
-    let most = args.max_bytes.unwrap_or_else(|| least.max(MOST));
-    if least > most {
-        return Err(format!(
-            "--minbytes is {least}, --maxbytes {most}: the smaller one comes first"
-        ));
-    }
-    if args.step_bytes == Some(0) && least < most {
-        return Err("--stepbytes 0 leads nowhere".into());
-    }
-    let mut all = vec![];
-    let mut next = Some(least);
-    while let Some(size) = next.filter(|size| *size <= most) {
-        all.push(size);
-        if all.len() > MOST_SIZES {
-            return Err(format!("that is more than {MOST_SIZES} sizes"));
-        }
-        next = match (args.step_bytes, args.step_factor.unwrap_or(4)) {
-            (Some(0), _) => None,
-            (Some(step), _) => size.checked_add(step),
-            (None, factor) => match size {
-                0 => Some(1),
-                size => size.checked_mul(factor),
-            },
-        };
-    }
-    Ok(all)
-}
-
-fn wanted_places(args: &PerfArgs, operation: Operation) -> Result<Vec<Place>, String> {
-    let wanted = match (args.place, args.csv) {
-        (Some(Places::In), _) => vec![Place::In],
-        (Some(Places::Out), _) => vec![Place::Out],
-        (Some(Places::Both), true) => {
-            return Err("--csv has no column for the place: say --place in or out".into());
-        }
-        (None, true) => vec![operation.usual_place()],
-        (_, false) => Place::BOTH.to_vec(),
-    };
-    let there: Vec<Place> = wanted
-        .iter()
-        .copied()
-        .filter(|place| operation.has(*place))
-        .collect();
-    match there.is_empty() {
-        true => Err(format!(
-            "{} does not run {}",
-            operation.name(),
-            wanted[0].name()
-        )),
-        false => Ok(there),
-    }
-}
-
-fn iterations(args: &PerfArgs) -> Result<Iterations, String> {
-    let budget = args
-        .budget
-        .or((args.csv && args.iters.is_none()).then_some(1.0));
-    let Some(seconds) = budget else {
-        if args.min_iters.or(args.max_iters).is_some() {
-            return Err("--min-iters and --max-iters are limits of --budget".into());
-        }
-        return Ok(Iterations::Fixed(args.iters.unwrap_or(20)));
-    };
-    let least = args.min_iters.unwrap_or(5.min(args.max_iters.unwrap_or(5)));
-    let most = args.max_iters.unwrap_or(4000.max(least));
-    if least > most {
-        return Err(format!("--min-iters is {least}, --max-iters {most}"));
-    }
-    Ok(Iterations::Budget {
-        seconds,
-        least,
-        most,
-    })
 }
 
 /// What was typed.

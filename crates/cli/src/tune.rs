@@ -2,7 +2,7 @@
 //!
 //! Two ranks of one host, and two of different hosts where there are several, exchange messages through the public API while the others wait. [`gaggle_collectives::select::Tables`] says what the numbers mean, and reads them.
 
-use crate::{args, failure::Failure, run::launch};
+use crate::{args, failure::Failure, output::Output, run::launch};
 use clap::Args as ClapArgs;
 use gaggle::Group;
 use gaggle_collectives::select::{LinkClass, Tables};
@@ -38,21 +38,27 @@ all-reduce with bf16 less one without, and less the bytes that it saves); where 
 each other's memory also a look at it (a barrier) and its rate (an all-reduce); medians. `inside` is
 between processes of one host (and of one memory node, where they are bound to some), `across` is
 between nodes of a host, all ranks of two nodes at once, `between` is between hosts; what is not
-there stays as it is usually, and the file says so.
+there stays as it is usually, and so does a rate that is too fast to be told from the rest of its
+operation become a bound; the file says so.
 All ranks of a job need the same file in GAGGLE_TABLES; operations of ranks that differ fail.";
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<i32, Failure> {
     let set = |name: &str| env::var_os(name).is_some_and(|v| !v.is_empty());
     if set("RANK") && set("WORLD_SIZE") {
+        let writes = env::var("RANK").is_ok_and(|rank| rank.trim() == "0");
+        // Opened before anything is measured.
+        let output = writes.then(|| Output::open(&args.output)).transpose()?;
         let job = gaggle::join()?;
         if job.size() < 2 {
             return Err(too_few());
         }
-        return member(&job, args);
+        return member(&job, args, output);
     }
     if args.ranks < 2 {
         return Err(too_few());
     }
+    // Rank 0 opens it again.
+    drop(Output::open(&args.output)?);
     let me = env::current_exe().map_err(|why| Failure::Write {
         path: "the path of this program".into(),
         why,
@@ -71,7 +77,7 @@ fn too_few() -> Failure {
 }
 
 /// One rank's part; rank 0, which is an end of every link that is measured, writes.
-fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
+fn member(group: &Group, args: &TuneArgs, output: Option<Output>) -> Result<i32, Failure> {
     let hosts = group.all_gather(&[host()])?;
     let nodes = group.all_gather(&[node()?])?;
     let (here, at) = (hosts[0], nodes[0]);
@@ -93,11 +99,14 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
     ] {
         match peer {
             Some(peer) => {
+                remarks += &format!("# {name}: measured between rank 0 and {peer}\n");
                 if group.rank() == Rank(0) || group.rank() == peer {
                     let pair = group.subgroup(&[Rank(0), peer], name)?;
-                    *class = measure(&pair, args.repeat)?;
+                    let found = measure(&pair, args.repeat)?;
+                    *class = found.class;
+                    tables.mapped |= found.mapped;
+                    remarks += &found.remarks(name);
                 }
-                remarks += &format!("# {name}: measured between rank 0 and {peer}\n");
             }
             None => remarks += &format!("# {name}: not there, as it is usually\n"),
         }
@@ -111,25 +120,24 @@ fn member(group: &Group, args: &TuneArgs) -> Result<i32, Failure> {
     match pairs.len() {
         0 => remarks += "# across: not there, as it is assumed by inside\n",
         n => {
+            remarks += &format!("# across: measured between {n} pairs of ranks at once\n");
             // All at once: what a rank gets while its whole node reaches across.
             let own = pairs.iter().find(|pair| pair.contains(&group.rank()));
             if let Some(pair) = own {
                 let pair = group.subgroup(pair, "across")?;
-                tables.across = measure(&pair, args.repeat)?;
+                let found = measure(&pair, args.repeat)?;
+                tables.across = found.class;
+                remarks += &found.remarks("across");
             }
-            remarks += &format!("# across: measured between {n} pairs of ranks at once\n");
         }
     }
     group.barrier()?;
-    if group.rank() == Rank(0) {
+    if let Some(mut file) = output {
         let text = format!(
             "# What links can do, as gaggle {} has measured it.\n{remarks}{tables}",
             env!("CARGO_PKG_VERSION")
         );
-        std::fs::write(&args.output, &text).map_err(|why| Failure::Write {
-            path: args.output.clone(),
-            why,
-        })?;
+        file.write(&text)?;
         crate::print(&text);
     }
     Ok(0)
@@ -177,8 +185,35 @@ const MANY: usize = 2 << 20;
 const BURST: usize = 64;
 const TAG: u32 = 1;
 
+/// What was measured of a link.
+struct Found {
+    class: LinkClass,
+    /// Whether both ends have mapped each other's memory.
+    mapped: bool,
+    /// Rates that are more than can be told apart.
+    bounds: Vec<&'static str>,
+}
+
+impl Found {
+    /// Which numbers of the class called `name` were not measured.
+    fn remarks(&self, name: &str) -> String {
+        let mut text = String::new();
+        for number in &self.bounds {
+            text += &format!(
+                "# {name}.{number}: a bound; what it is measured by took no longer than without it\n"
+            );
+        }
+        if !self.mapped {
+            text += &format!(
+                "# {name}.look_ns, {name}.mapped_bytes_per_us: no memory is mapped, as they are usually\n"
+            );
+        }
+        text
+    }
+}
+
 /// What a link between two ranks can do.
-fn measure(pair: &Group, repeat: u32) -> Result<LinkClass, Error> {
+fn measure(pair: &Group, repeat: u32) -> Result<Found, Error> {
     let bytes = (4 * MANY) as f64;
     let (me, peer) = (pair.rank(), Rank(1 - pair.rank().0));
     let mut one = [0f32];
@@ -261,25 +296,41 @@ struct Times {
 }
 
 impl Times {
-    fn class(&self, bytes: f64) -> LinkClass {
-        /// More than memory gives; what is overlapped by the exchange costs nothing, and a rate needs a number.
+    fn class(&self, bytes: f64) -> Found {
+        /// More than memory gives: what is overlapped by the exchange costs nothing, and a rate needs a number.
         const FASTEST: f64 = 100_000.0;
         let usual = LinkClass::SHARED;
         let whole = |x: f64| x.round().max(1.0) as u64;
-        let rate = |bytes: f64, ns: f64| whole((bytes * 1e3 / ns.max(1.0)).min(FASTEST));
-        LinkClass {
+        let mut bounds = Vec::new();
+        let mut rate = |name: &'static str, bytes: f64, ns: f64| {
+            let rate = bytes * 1e3 / ns.max(1.0);
+            if rate > FASTEST {
+                bounds.push(name);
+            }
+            whole(rate.min(FASTEST))
+        };
+        let class = LinkClass {
             latency_ns: whole(self.ping / 2.0),
             // A rank sends and receives each of them.
             message_ns: whole(self.burst / (2.0 * BURST as f64)),
-            bytes_per_us: rate(bytes, self.exchange),
-            fold_bytes_per_us: rate(bytes, self.reduced - self.exchange),
+            bytes_per_us: rate("bytes_per_us", bytes, self.exchange),
+            fold_bytes_per_us: rate("fold_bytes_per_us", bytes, self.reduced - self.exchange),
             // Of two ranks each sends and receives as many bytes as the vector has, and encodes or decodes both.
-            codec_bytes_per_us: rate(2.0 * bytes, self.coded - (self.plain - self.exchange / 2.0)),
+            codec_bytes_per_us: rate(
+                "codec_bytes_per_us",
+                2.0 * bytes,
+                self.coded - (self.plain - self.exchange / 2.0),
+            ),
             // Each reads as many bytes as the vector has, and writes them.
             mapped_bytes_per_us: self.fused.map_or(usual.mapped_bytes_per_us, |ns| {
-                rate(2.0 * bytes, ns - self.ready)
+                rate("mapped_bytes_per_us", 2.0 * bytes, ns - self.ready)
             }),
             look_ns: self.fused.map_or(usual.look_ns, |_| whole(self.ready)),
+        };
+        Found {
+            class,
+            mapped: self.fused.is_some(),
+            bounds,
         }
     }
 }
@@ -318,14 +369,17 @@ mod tests {
             plain: 3e6,
             coded: 4e6,
         };
-        let c = times.class(8e6);
+        let found = times.class(8e6);
+        assert!(found.mapped && found.bounds.is_empty());
+        assert_eq!(found.remarks("inside"), "");
+        let c = found.class;
         assert_eq!((c.latency_ns, c.message_ns), (10_000, 2_000));
         assert_eq!((c.bytes_per_us, c.fold_bytes_per_us), (4_000, 8_000));
         // 2 ms are left when half of the exchange is saved; 4 ms is what it takes.
         assert_eq!(c.codec_bytes_per_us, 8_000);
         assert_eq!((c.look_ns, c.mapped_bytes_per_us), (400, 20_000));
         // An all-reduce that is no slower than its exchange, and times of nothing.
-        let c = Times {
+        let found = Times {
             fused: None,
             ping: 0.0,
             burst: 0.0,
@@ -333,8 +387,20 @@ mod tests {
             ..times
         }
         .class(8e6);
+        let c = found.class;
         assert_eq!((c.latency_ns, c.message_ns), (1, 1));
+        // A bound is not written as if it had been measured.
         assert_eq!(c.fold_bytes_per_us, 100_000);
+        assert_eq!(found.bounds, ["fold_bytes_per_us"]);
+        let remarks = found.remarks("inside");
+        assert!(
+            remarks.contains("# inside.fold_bytes_per_us: a bound"),
+            "{remarks}"
+        );
+        assert!(
+            !found.mapped && remarks.contains("no memory is mapped"),
+            "{remarks}"
+        );
         let usual = LinkClass::SHARED;
         assert_eq!(
             (c.look_ns, c.mapped_bytes_per_us),
@@ -361,7 +427,7 @@ mod tests {
         let classes = gaggle::local(2, |group| measure(&group, 1)).unwrap();
         let mut tables = Tables::threads();
         for found in classes {
-            tables.inside = found.unwrap();
+            tables.inside = found.unwrap().class;
             assert_eq!(tables.to_string().parse(), Ok(tables));
         }
     }

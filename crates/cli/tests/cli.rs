@@ -373,6 +373,83 @@ fn explain_knows_every_operation_by_its_usual_name() {
     }
 }
 
+/// None of them is started, and no plans but those that are shown are built.
+#[test]
+fn explain_does_ten_thousand_ranks() {
+    for line in [
+        "all-reduce -n 1000 --bytes 64m --rank 0",
+        "all-to-all -n 1000 --rank 999",
+        "all-reduce -n 10000 --bytes 64m",
+        "all-reduce -n 10000 --hosts 1250x8 --bytes 64m --json",
+        "all-to-all -n 10000 --bytes 1g --rank 5000",
+        "barrier -n 10000 --all --rank 1",
+        "mix -n 10000 --topology exp2",
+        "hierarchical -n 10000 --hosts 1250x8 --json",
+        "all-reduce -n 10000 --mapped --bytes 64m",
+    ] {
+        let out = explain(line);
+        let world = if line.contains("10000") {
+            10_000
+        } else {
+            1_000
+        };
+        let shown = if line.contains("--rank") { 1 } else { 8 };
+        if line.ends_with("--json") {
+            let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+            assert_eq!(json["ranks"], world, "{line}");
+            assert_eq!(
+                json["plans"].as_array().map(Vec::len),
+                Some(shown),
+                "{line}"
+            );
+            assert!(json["predicted_ns"].as_u64() > Some(0), "{line}");
+            continue;
+        }
+        assert!(
+            out.contains(&format!("among {world} ranks")),
+            "{line}: {out}"
+        );
+        assert!(
+            out.contains("choice     ") && out.contains("predicted  "),
+            "{line}"
+        );
+        assert_eq!(out.matches("\nrank ").count(), shown, "{line}: {out}");
+    }
+}
+
+/// What is taken because nothing was said of it is said.
+#[test]
+fn explain_says_what_it_assumes() {
+    let said = |line: &str, words: &[&str], not: &[&str]| {
+        let out = explain(line);
+        for words in words {
+            assert!(out.contains(words), "{line}: no '{words}' in\n{out}");
+        }
+        for words in not {
+            assert!(!out.contains(words), "{line}: '{words}' in\n{out}");
+        }
+    };
+    let (apart, ten) = ("each rank on a host of its own", "10 Gbit/s between hosts");
+    let together = "all ranks on one host";
+    said("all-reduce -n 4", &[apart, ten], &[together]);
+    said("all-reduce -n 4 --links 1gbit", &[apart], &[ten]);
+    said("all-reduce -n 4 --hosts 2x2", &[ten], &[apart]);
+    said("all-reduce -n 4 --hosts 1x4", &[], &["assumed"]);
+    // It was ignored without a word.
+    said(
+        "all-reduce -n 4 --mapped",
+        &[together, "choice     fused"],
+        &[apart],
+    );
+    said("all-reduce -n 4 --nodes 2x2", &[together], &[ten]);
+    let vain = "--mapped has no say where ranks are on several hosts";
+    said(
+        "all-reduce -n 4 --mapped --hosts 2x2",
+        &[vain],
+        &["choice     fused"],
+    );
+}
+
 #[test]
 fn explain_draws_a_lane_for_each_rank_and_an_arrow_for_each_message() {
     let dir = tempfile::tempdir().unwrap();
@@ -490,8 +567,17 @@ fn explain_refuses_nonsense_with_a_reason() {
         ("hierarchical -n 3 --hosts 0,0,1", "machine"),
         ("message -n 3", "between 2 ranks"),
         (
-            "all-reduce -n 4096 --bytes 1g --algorithm ring",
+            "all-reduce -n 4096 --bytes 1g --algorithm ring --all",
             "more than 2000000 steps",
+        ),
+        (
+            "all-reduce -n 2 --bytes 1g --slice 1 --rank 0",
+            "more than 2000000 steps",
+        ),
+        ("all-reduce -n 1000000", "at most 131072 ranks"),
+        (
+            "all-reduce -n 300 --svg /dev/null --bytes 64m",
+            "too many to draw",
         ),
         (
             "all-reduce -n 4 --bytes 18446744073709551615",

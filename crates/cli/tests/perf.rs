@@ -148,6 +148,31 @@ fn element_types_reductions_and_codecs_are_right() {
     assert_eq!(forced[0]["parameters"]["algorithm"], "ring");
 }
 
+/// As nccl-tests has it: every element type, reduction and root in turn, one table.
+#[test]
+fn everything_in_turn_is_right() {
+    let all = figures("reduce -o all -d all -r all --threads 2 --sizes 64 -n 1 -w 0 --place out");
+    let mut names: Vec<&str> = all.iter().map(|f| f["name"].as_str().unwrap()).collect();
+    let n = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert!(n > 100 && n.is_multiple_of(2) && names.len() == n, "{n}");
+    let line = "broadcast -r -1 -d all --threads 3 -b 8 -e 8 -n 1 -w 0";
+    let (out, _) = check(&mut perf(line), 0);
+    let rows: Vec<&str> = out.lines().filter(|l| !l.starts_with('#')).collect();
+    assert_eq!(rows.len(), 3 * 13, "{out}");
+    let row = |dtype: &str, root: &str| {
+        let words = |row: &&&str| {
+            row.split_whitespace()
+                .skip(2)
+                .take(3)
+                .eq([dtype, "none", root])
+        };
+        rows.iter().filter(words).count()
+    };
+    assert_eq!((row("f64", "2"), row("bool", "0")), (1, 1), "{out}");
+}
+
 #[test]
 fn processes_are_started_and_send_what_they_must() {
     for (operation, world) in [
@@ -209,6 +234,30 @@ fn a_rank_of_somebody_elses_job_measures_with_it() {
     let (out, _) = check(&mut command, 0);
     assert!(out.contains("# gaggle") && out.contains("0 OK"), "{out}");
     assert!(out.lines().all(|line| line.starts_with("[0] ")), "{out}");
+}
+
+/// With a wish and without one: at which address a rank is reached, on which interface, and why.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_chosen_address_is_in_the_log() {
+    for (wish, why) in [
+        ("", "the store was reached from it"),
+        ("lo", "GAGGLE_INTERFACE=lo chooses it"),
+        (
+            "^no-such-card",
+            "GAGGLE_INTERFACE=^no-such-card does not exclude it",
+        ),
+    ] {
+        let mut command = perf("barrier --ranks 2 -n 1 -w 0");
+        command
+            .env("GAGGLE_LOG", "gaggle=debug")
+            .env("GAGGLE_INTERFACE", wish);
+        let (_, err) = check(&mut command, 0);
+        let said = "others reach this rank at 127.0.0.1 on lo: ";
+        let lines: Vec<&str> = err.lines().filter(|l| l.contains(said)).collect();
+        assert!(!lines.is_empty(), "{wish}: {err}");
+        assert!(lines.iter().all(|l| l.contains(why)), "{wish}: {err}");
+    }
 }
 
 #[test]
@@ -291,9 +340,13 @@ fn json_goes_into_a_file_beside_the_table() {
     for key in ["schema", "command", "date", "machine", "results", "version"] {
         assert!(!record[key].is_null(), "{key}");
     }
-    let nowhere = "all-reduce --threads 2 --sizes 4 -n 1 -w 0 --json /no/such/dir/x.json";
-    let (_, err) = check(&mut perf(nowhere), 1);
-    assert!(err.contains("cannot write /no/such/dir/x.json"), "{err}");
+    // Said before anything is measured.
+    for ranks in ["--threads 2", "--ranks 2"] {
+        let line = format!("all-reduce {ranks} --sizes 4 -n 1 -w 0 --json /no/such/dir/x.json");
+        let (out, err) = check(&mut perf(&line), 1);
+        assert!(err.contains("cannot write /no/such/dir/x.json"), "{err}");
+        assert!(out.is_empty(), "{out}");
+    }
 }
 
 #[test]
@@ -301,11 +354,14 @@ fn mistakes_are_told_before_anything_is_started() {
     let (_, err) = check(&mut perf("broadcast --ranks 2 -r 2"), 2);
     assert!(err.contains("--root is 2, but there are 2 ranks"), "{err}");
     assert!(err.contains("gaggle perf --help"), "{err}");
-    let (_, err) = check(
-        &mut perf("all-reduce --registered --ranks 2 --transport tcp --sizes 4 -n 1"),
-        1,
-    );
-    assert!(err.contains("--registered"), "{err}");
+    // Said before the head of a table.
+    for line in [
+        "all-reduce --registered --ranks 2 --transport tcp --sizes 4 -n 1",
+        "all-reduce --registered --threads 17 --sizes 4 -n 1",
+    ] {
+        let (out, err) = check(&mut perf(line), 2);
+        assert!(out.is_empty() && err.contains("--registered"), "{out}{err}");
+    }
     let (_, err) = check(&mut perf("all-reduce --transport pigeon"), 2);
     assert!(err.contains("auto, shm, tcp, threads"), "{err}");
     // What only the engine knows is told with its words.
@@ -433,6 +489,25 @@ fn tune_writes_a_table_that_ranks_and_explain_go_by() {
     ] {
         assert!(written.contains(word), "{word}:\n{written}");
     }
+    // What was measured of mapped memory counts: jobs and explanations choose alike by this table.
+    let algorithm = |transport: &str| {
+        let line = format!(
+            "all-reduce --ranks 2 --transport {transport} --sizes 1048576 -n 1 -w 0 --json -"
+        );
+        let (out, _) = check(perf(&line).env("GAGGLE_TABLES", file), 0);
+        let record: Value = serde_json::from_str(&out).unwrap();
+        record["results"][0]["parameters"]["algorithm"].clone()
+    };
+    let line = format!("explain all-reduce -n 2 --hosts 1x2 --json --tables {file}");
+    let words: Vec<&str> = line.split(' ').collect();
+    let explained: Value = serde_json::from_str(&check(&mut gaggle(&words), 0).0).unwrap();
+    if written.contains("mapped = true") {
+        assert_eq!(algorithm("shm"), "fused");
+        assert_eq!(explained["algorithm"], "fused", "{written}");
+    }
+    // Whether memory is mapped is for each job to find out.
+    std::fs::write(&path, written.replace("mapped = false", "mapped = true")).unwrap();
+    assert_ne!(algorithm("tcp"), "fused");
     // Ranks read it: what is predicted follows from it, here from a latency of a second.
     std::fs::write(&path, "inside.latency_ns = 1000000000").unwrap();
     let line = "all-reduce --ranks 2 --transport tcp --sizes 4 -n 1 -w 0 --json -";
@@ -472,4 +547,8 @@ fn tune_writes_a_table_that_ranks_and_explain_go_by() {
     );
     let (_, err) = check(&mut gaggle(&["tune", "--ranks", "1"]), 2);
     assert!(err.contains("at least 2 ranks"), "{err}");
+    // Said before anything is measured.
+    let (out, err) = check(&mut gaggle(&["tune", "-o", "/no/such/dir/t.txt"]), 1);
+    assert!(err.contains("cannot write /no/such/dir/t.txt"), "{err}");
+    assert!(out.is_empty(), "{out}");
 }

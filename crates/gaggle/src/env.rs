@@ -128,7 +128,7 @@ pub(crate) fn interface(var: Lookup<'_>) -> Result<Option<Wish>, Error> {
     }
 }
 
-/// What the cost model goes by, from the file that is named.
+/// What the cost model goes by, from the file that is named. Whether memory is mapped is not taken from there: ranks that join find out, and the file speaks of those that measured.
 pub(crate) fn tables(
     var: Lookup<'_>,
     read: &dyn Fn(&str) -> std::io::Result<String>,
@@ -141,8 +141,11 @@ pub(crate) fn tables(
             "GAGGLE_TABLES is {path:?}, which cannot be read: {e}"
         ))
     })?;
-    match text.parse() {
-        Ok(tables) => Ok(Some(tables)),
+    match text.parse::<Tables>() {
+        Ok(tables) => Ok(Some(Tables {
+            mapped: false,
+            ..tables
+        })),
         Err(e) => Err(invalid(format!("GAGGLE_TABLES is {path:?}: {e}"))),
     }
 }
@@ -506,6 +509,8 @@ mod tests {
         };
         let found = read("inside.latency_ns = 7").unwrap().unwrap();
         assert_eq!(found.inside.latency_ns, 7);
+        // Ranks find out by themselves what they have mapped.
+        assert!(!read("mapped = true").unwrap().unwrap().mapped);
         let e = read("inside.latency_ns = x").unwrap_err().to_string();
         assert!(e.contains("GAGGLE_TABLES is \"t\": line 1"), "{e}");
         let gone = |_: &str| Err(std::io::ErrorKind::NotFound.into());

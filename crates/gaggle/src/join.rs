@@ -357,13 +357,14 @@ fn connect(
         return local::alone(config);
     }
     let mut meeting = Rendezvous::over(store, member.rank, member.world, creds, left(deadline));
-    if let Some(wish) = wishes.interface {
-        meeting.at = address(&wish, store.local_addr()).inspect_err(|e| {
+    if let Some(wish) = &wishes.interface {
+        meeting.at = address(wish, store.local_addr()).inspect_err(|e| {
             if let Err(lost) = meeting.give_up(&e.to_string()) {
                 tracing::debug!("the other ranks do not learn why this one gives up: {lost}");
             }
         })?;
     }
+    tell_address(wishes.interface.as_ref(), meeting.at, store.local_addr());
     let hosts = meeting.hosts()?;
     let memory = links::through_memory(&meeting, &hosts, wishes.links)?;
     let seats = meeting.seats(&Seat::here(wishes.node.node()))?;
@@ -415,11 +416,28 @@ fn connect(
 fn address(wish: &Wish, usual: SocketAddr) -> Result<Option<SocketAddr>, Error> {
     let failed = |what: String| Error::invalid("join", format!("GAGGLE_INTERFACE: {what}"));
     let there = interfaces().map_err(|e| failed(format!("cannot list the interfaces: {e}")))?;
-    let at = wish
-        .choose(&there, usual)
-        .map_err(|e| failed(e.to_string()))?;
-    if let Some(at) = at {
-        tracing::debug!("{wish} chooses the address {}", at.ip());
+    wish.choose(&there, usual)
+        .map_err(|e| failed(e.to_string()))
+}
+
+/// Says in the log at which address others reach this rank, on which interface, and why there: `wish` chose it, or it is `usual`.
+fn tell_address(wish: Option<&Wish>, chosen: Option<SocketAddr>, usual: SocketAddr) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
     }
-    Ok(at)
+    let ip = chosen.unwrap_or(usual).ip().to_canonical();
+    let why = match (wish, chosen) {
+        (Some(wish), Some(_)) => format!("GAGGLE_INTERFACE={wish} chooses it"),
+        (Some(wish), None) => {
+            format!("the store was reached from it, and GAGGLE_INTERFACE={wish} does not exclude it")
+        }
+        (None, _) if ip.is_loopback() => {
+            "the store was reached from it; ranks of other hosts come to the store's address instead".into()
+        }
+        (None, _) => "the store was reached from it".into(),
+    };
+    let there = interfaces().unwrap_or_default();
+    let interface = there.iter().find(|i| i.ip.to_canonical() == ip);
+    let interface = interface.map_or("an unknown interface", |i| &i.name);
+    tracing::debug!("others reach this rank at {ip} on {interface}: {why}");
 }

@@ -1,7 +1,7 @@
 //! The plans drawn: a lane for each rank, time to the right, messages as arrows, work as boxes.
 
-use super::Explained;
-use gaggle_collectives::Action;
+use super::{Explained, Whole};
+use gaggle_collectives::{Action, Timeline};
 use gaggle_core::Rank;
 use std::time::Duration;
 use svg::{
@@ -17,7 +17,7 @@ const WIDTH: f64 = 1240.0;
 /// Half the height of a box on a lane.
 const HALF: f64 = 9.0;
 /// More than these are no drawing.
-const MOST_STEPS: usize = 20_000;
+pub(super) const MOST_STEPS: u64 = 20_000;
 
 /// A colour for each sender; they repeat.
 const COLOURS: [&str; 8] = [
@@ -27,14 +27,10 @@ const COLOURS: [&str; 8] = [
 /// The drawing as a file's text.
 ///
 /// # Errors
-/// There is too much to draw.
+/// There are not the plans of all ranks.
 pub(super) fn draw(explained: &Explained) -> Result<String, String> {
-    let n_steps: usize = explained.times.steps.iter().map(Vec::len).sum();
-    if n_steps > MOST_STEPS {
-        return Err(format!(
-            "{n_steps} steps are too many to draw; fewer ranks, or longer slices (--slice), make a drawing"
-        ));
-    }
+    let whole = explained.whole.as_ref();
+    let whole = whole.ok_or("a drawing needs the plans of all ranks")?;
     let n = explained.plans.len();
     let height = TOP + LANE * n as f64 + 40.0;
     let mut document = Document::new()
@@ -51,15 +47,21 @@ pub(super) fn draw(explained: &Explained) -> Result<String, String> {
                 .set("fill", "white"),
         );
     let scale = Scale {
-        per_ns: (WIDTH - LEFT - RIGHT) / explained.times.nanoseconds.max(1) as f64,
+        per_ns: (WIDTH - LEFT - RIGHT) / whole.times.nanoseconds.max(1) as f64,
     };
-    document.append(heading(explained));
-    document.append(axis(explained.times.nanoseconds, &scale, height));
+    document.append(heading(explained, whole));
+    document.append(axis(whole.times.nanoseconds, &scale, height));
     let mut arrows = Group::new();
     let mut boxes = Group::new();
     for rank in 0..n {
         document.append(lane(rank));
-        draw_rank(explained, rank, &scale, &mut arrows, &mut boxes);
+        draw_rank(
+            explained,
+            (rank, &whole.times),
+            &scale,
+            &mut arrows,
+            &mut boxes,
+        );
     }
     document.append(boxes);
     document.append(arrows);
@@ -103,7 +105,7 @@ fn arrow_heads() -> Definitions {
     all
 }
 
-fn heading(explained: &Explained) -> Text {
+fn heading(explained: &Explained, whole: &Whole) -> Text {
     let selection = &explained.selection;
     let text = format!(
         "{} of {} {} by {} among {} ranks: {} rounds, {:.1?} predicted",
@@ -112,8 +114,8 @@ fn heading(explained: &Explained) -> Text {
         explained.dtype,
         selection.algorithm,
         explained.plans.len(),
-        explained.rounds,
-        Duration::from_nanos(explained.times.nanoseconds)
+        whole.rounds,
+        Duration::from_nanos(whole.times.nanoseconds)
     );
     Text::new(text)
         .set("x", LEFT)
@@ -176,12 +178,11 @@ fn lane(rank: usize) -> Group {
 
 fn draw_rank(
     explained: &Explained,
-    rank: usize,
+    (rank, times): (usize, &Timeline),
     scale: &Scale,
     arrows: &mut Group,
     boxes: &mut Group,
 ) {
-    let times = &explained.times;
     for (idx, step) in explained.plans[rank].iter().enumerate() {
         let when = times.steps[rank][idx];
         let title = Title::new(format!("{} step {idx}: {}", Rank(rank as u32), step.action));

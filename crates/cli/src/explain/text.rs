@@ -1,14 +1,13 @@
 //! The explanation in words, and as JSON.
 
-use super::{ExplainArgs, Explained};
+use super::{ExplainArgs, Explained, SHOWN_RANKS};
 use gaggle_collectives::{Action, Cost, Plan, explain::lines};
 use gaggle_core::{Codec, Rank};
 use serde_json::json;
 use std::{fmt::Write, time::Duration};
 
-/// Lines of a plan, and ranks, that are printed unless everything is asked for.
+/// Lines of a plan that are printed unless everything is asked for.
 const MOST_LINES: usize = 40;
-const MOST_RANKS: usize = 8;
 
 /// For a person.
 pub(super) fn plain(explained: &Explained, args: &ExplainArgs) -> String {
@@ -28,7 +27,7 @@ fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> 
         explained.len,
         explained.dtype,
         size(bytes),
-        explained.plans.len()
+        args.ranks
     )?;
     if explained.rounded {
         writeln!(
@@ -37,14 +36,25 @@ fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> 
         )?;
     }
     writeln!(text)?;
+    for assumed in &explained.assumed {
+        writeln!(text, "assumed    {assumed}")?;
+    }
     writeln!(text, "choice     {selection}")?;
-    writeln!(
-        text,
-        "predicted  {:.1?} step by step; {} rounds; messages of at most {} elements",
-        Duration::from_nanos(explained.times.nanoseconds),
-        explained.rounds,
-        selection.slice
-    )?;
+    match &explained.whole {
+        Some(whole) => writeln!(
+            text,
+            "predicted  {:.1?} step by step; {} rounds; messages of at most {} elements",
+            Duration::from_nanos(whole.times.nanoseconds),
+            whole.rounds,
+            selection.slice
+        )?,
+        None => writeln!(
+            text,
+            "predicted  {:.1?} by the cost model; messages of at most {} elements; so many plans are not put together step by step, unless --all asks for it",
+            selection.time(),
+            selection.slice
+        )?,
+    }
     let class = |c: &gaggle_collectives::select::LinkClass| {
         format!(
             "{:.0?} and {} MB/s",
@@ -71,35 +81,43 @@ fn write_plain(text: &mut String, explained: &Explained, args: &ExplainArgs) -> 
         )?,
         (None, None) => writeln!(text, "links      {}", class(&explained.tables.between))?,
     }
-    if let Some(nodes) = &explained.nodes {
-        writeln!(text, "crossing   {}", size(crossing(explained, nodes)))?;
+    if explained.whole.is_some() {
+        if let Some(nodes) = &explained.nodes {
+            writeln!(text, "crossing   {}", size(crossing(explained, nodes)))?;
+        }
+        let sent: u64 = explained.costs.iter().map(|c| c.bytes_sent).sum();
+        let most = explained.costs.iter().map(|c| c.bytes_sent).max();
+        writeln!(
+            text,
+            "bytes      {} on all links together; {} from the rank that sends most",
+            size(sent),
+            size(most.unwrap_or(0))
+        )?;
     }
-    let sent: u64 = explained.costs.iter().map(|c| c.bytes_sent).sum();
-    let most = explained.costs.iter().map(|c| c.bytes_sent).max();
-    writeln!(
-        text,
-        "bytes      {} on all links together; {} from the rank that sends most",
-        size(sent),
-        size(most.unwrap_or(0))
-    )?;
-    let n = explained.plans.len();
-    let ranks: Vec<usize> = match args.rank {
-        Some(rank) => vec![rank as usize],
-        None if args.all => (0..n).collect(),
-        None => (0..n.min(MOST_RANKS)).collect(),
-    };
-    for &rank in &ranks {
+    let shown = shown(explained, args);
+    for &at in &shown {
         writeln!(text)?;
-        write_rank(text, explained, rank, args.all)?;
+        write_rank(text, explained, at, args.all)?;
     }
-    if args.rank.is_none() && ranks.len() < n {
-        let left = n - ranks.len();
+    let left = args.ranks as usize - shown.len();
+    if args.rank.is_none() && left > 0 {
         writeln!(
             text,
             "\n… and {left} more ranks: --rank R prints one, --all prints all"
         )?;
     }
     Ok(())
+}
+
+/// Where among the plans those are that are shown.
+fn shown(explained: &Explained, args: &ExplainArgs) -> Vec<usize> {
+    let ranks = (0..).zip(&explained.ranks);
+    let wanted = |rank: u32| match args.rank {
+        Some(one) => rank == one,
+        None => args.all || rank < SHOWN_RANKS,
+    };
+    let wanted = ranks.filter(|(_, rank)| wanted(**rank));
+    wanted.map(|(at, _)| at).collect()
 }
 
 /// Bytes of messages, and bytes read and written where other ranks have them, that go from one memory node to another.
@@ -123,17 +141,12 @@ fn crossing(explained: &Explained, nodes: &[u32]) -> u64 {
     all.enumerate().map(of).fold(0, u64::saturating_add)
 }
 
-fn write_rank(
-    text: &mut String,
-    explained: &Explained,
-    rank: usize,
-    all: bool,
-) -> std::fmt::Result {
-    let (plan, cost) = (&explained.plans[rank], &explained.costs[rank]);
+fn write_rank(text: &mut String, explained: &Explained, at: usize, all: bool) -> std::fmt::Result {
+    let (plan, cost) = (&explained.plans[at], &explained.costs[at]);
     writeln!(
         text,
         "{}: {} steps; sends {} messages, {}; receives {}, {}",
-        Rank(rank as u32),
+        Rank(explained.ranks[at]),
         plan.n_steps(),
         cost.messages_sent,
         size(cost.bytes_sent),
@@ -211,8 +224,9 @@ fn size(bytes: u64) -> String {
 /// For a program.
 pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
     let selection = &explained.selection;
-    let rank = |rank: usize| {
-        let (plan, cost) = (&explained.plans[rank], &explained.costs[rank]);
+    let whole = explained.whole.as_ref();
+    let rank = |at: usize| {
+        let (plan, cost) = (&explained.plans[at], &explained.costs[at]);
         let links: Vec<_> = cost
             .links
             .iter()
@@ -224,21 +238,21 @@ pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
                 })
             })
             .collect();
-        let times = &explained.times.steps[rank];
-        let steps: Vec<_> = plan
-            .iter()
-            .zip(times)
-            .map(|(step, when)| {
+        let times = whole.map(|whole| &whole.times.steps[at]);
+        let steps: Vec<_> = (0..)
+            .zip(plan.iter())
+            .map(|(idx, step): (usize, _)| {
+                let when = times.map(|times| times[idx]);
                 json!({
                     "action": step.action.to_string(),
                     "after": step.after.to_vec(),
-                    "begins_ns": when.begins,
-                    "ends_ns": when.ends,
+                    "begins_ns": when.map(|w| w.begins),
+                    "ends_ns": when.map(|w| w.ends),
                 })
             })
             .collect();
         json!({
-            "rank": rank,
+            "rank": explained.ranks[at],
             "messages_sent": cost.messages_sent,
             "messages_received": cost.messages_received,
             "bytes_sent": cost.bytes_sent,
@@ -247,11 +261,10 @@ pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
             "steps": steps,
         })
     };
-    let n = explained.plans.len();
-    let ranks = match args.rank {
-        Some(one) => vec![rank(one as usize)],
-        None => (0..n).map(rank).collect(),
-    };
+    // As far as they are there: whoever reads JSON has room.
+    let at = (0..explained.plans.len())
+        .filter(|at| args.rank.is_none_or(|one| explained.ranks[*at] == one));
+    let ranks: Vec<_> = at.map(rank).collect();
     let candidates: Vec<_> = selection
         .candidates
         .iter()
@@ -259,7 +272,8 @@ pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
         .collect();
     let whole = json!({
         "operation": explained.kind.name(),
-        "ranks": n,
+        "ranks": args.ranks,
+        "assumed": explained.assumed,
         "elements": explained.len,
         "dtype": explained.dtype.to_string(),
         "algorithm": selection.algorithm.name(),
@@ -269,8 +283,8 @@ pub(super) fn json(explained: &Explained, args: &ExplainArgs) -> String {
         "reason": selection.to_string(),
         "predicted_ns": selection.nanoseconds,
         "candidates": candidates,
-        "step_by_step_ns": explained.times.nanoseconds,
-        "rounds": explained.rounds,
+        "step_by_step_ns": whole.map(|w| w.times.nanoseconds),
+        "rounds": whole.map(|w| w.rounds),
         "plans": ranks,
     });
     format!("{whole:#}\n")

@@ -5,10 +5,10 @@ use super::{
     number::with_type,
     operation::{Call, Operation, Place, Setting},
 };
-use gaggle::{Group, Max, Sum};
+use gaggle::{Group, Max, Min, Sum};
 use gaggle_core::{
-    Algorithm, Borrowed, Codec, DType, Done, Error, Kind, LinkStats, Op, Owned, Pending, Region,
-    Space, View,
+    Algorithm, Borrowed, Codec, DType, Done, Error, Kind, LinkStats, Op, Owned, Pending, Reduce,
+    Region, Space, View,
 };
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,9 @@ pub(super) struct Row {
     /// Of the vector, as measured.
     pub(super) bytes: u64,
     pub(super) elements: u64,
+    pub(super) dtype: DType,
+    pub(super) reduce: Reduce,
+    pub(super) root: u32,
     /// By place, in the order of [`Wishes::places`].
     pub(super) measured: Vec<(Place, Measured)>,
 }
@@ -82,6 +85,9 @@ pub(super) fn measure(
         let mut row = Row {
             bytes: 0,
             elements: 0,
+            dtype: wishes.dtype,
+            reduce: setting.reduce,
+            root: setting.root,
             measured: Vec::new(),
         };
         for place in &wishes.places {
@@ -355,6 +361,13 @@ fn number(op: &mut Op, round: u64) {
         }
         _ => {}
     }
+}
+
+/// Whether all ranks get memory that the others have mapped.
+pub(super) fn can_register(group: &Group) -> Result<bool, Error> {
+    let mut all = [u8::from(group.buffer::<u8>(1).is_registered())];
+    group.all_reduce(&mut all, Min)?;
+    Ok(all[0] == 1)
 }
 
 /// Whether an operation runs in a world of this size, and why not.

@@ -276,10 +276,6 @@ impl Parts {
         Parts { counts }
     }
 
-    fn len(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
     fn count(&self, rank: u32) -> u64 {
         self.counts[rank as usize]
     }
@@ -365,16 +361,21 @@ impl Setting {
         (partner < self.world).then_some(partner)
     }
 
+    /// How many elements of a vector of so many are worked on: as many as make equal parts.
+    pub(super) fn elements(&self, asked: u64) -> u64 {
+        match (self.operation.parts(), self.operation) {
+            (_, Operation::Barrier) => 0,
+            (Some(false), _) => asked - asked % u64::from(self.world),
+            _ => asked,
+        }
+    }
+
     /// The call on a vector of so many elements.
     pub(super) fn call(&self, asked: u64, place: Place) -> Call {
         let (me, root) = (self.me, self.root);
         let uneven = self.operation.parts();
         let parts = Parts::of(asked, self.world, uneven == Some(true));
-        let len = match (uneven, self.operation) {
-            (_, Operation::Barrier) => 0,
-            (Some(_), _) => parts.len(),
-            (None, _) => asked,
-        };
+        let len = self.elements(asked);
         let counts = match uneven {
             Some(true) => Counts::known(&parts.counts),
             _ => Counts::Equal,
@@ -725,7 +726,7 @@ mod tests {
     fn uneven_parts_are_uneven_and_whole() {
         let parts = Parts::of(13, 3, true);
         assert_eq!(parts.counts, [2, 4, 7]);
-        assert_eq!((parts.len(), parts.start(2)), (13, 6));
+        assert_eq!((parts.counts.iter().sum::<u64>(), parts.start(2)), (13, 6));
         assert_eq!(Parts::of(1, 3, true).counts, [0, 0, 1]);
         assert_eq!(Parts::of(13, 3, false).counts, [4, 4, 4]);
     }

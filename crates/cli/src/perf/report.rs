@@ -6,7 +6,6 @@ use super::{
     operation::{Operation, Place},
     stats::{Summary, bandwidth, measured_quantiles},
 };
-use gaggle_core::{DType, Reduce};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -15,14 +14,13 @@ use std::fmt::Write as _;
 pub(super) struct About {
     pub(super) operation: Operation,
     pub(super) topology: Option<String>,
-    pub(super) dtype: DType,
-    pub(super) reduce: Reduce,
-    pub(super) root: u32,
     pub(super) ranks: u32,
     /// `threads`, or what the environment of the processes says, or `auto`.
     pub(super) transport: String,
     pub(super) bus_factor: f64,
     pub(super) places: Vec<Place>,
+    /// Whether rows differ in element type, reduction or root.
+    pub(super) several: bool,
     /// As typed.
     pub(super) command: String,
 }
@@ -90,18 +88,18 @@ pub(super) fn head(about: &About) -> String {
 /// One line of the table.
 pub(super) fn line(about: &About, row: &Row) -> String {
     let reduce = match about.operation.reduces() {
-        true => about.reduce.to_string(),
+        true => row.reduce.to_string(),
         false => "none".into(),
     };
     let root = match about.operation.is_rooted() {
-        true => about.root.to_string(),
+        true => row.root.to_string(),
         false => "-1".into(),
     };
     let mut text = format!(
         "{:>12} {:>12} {:>6} {:>6} {:>5}",
         row.bytes,
         row.elements,
-        about.dtype.to_string(),
+        row.dtype.to_string(),
         reduce,
         root
     );
@@ -224,7 +222,11 @@ pub(super) fn json(about: &About, began: Value, rows: &[Row]) -> Value {
 fn figure(about: &About, row: &Row, place: Place, m: &Measured) -> Value {
     let s = Summary::of(&m.samples);
     let (alg, bus) = speeds(about, row, &s);
-    let name = format!("{}/{}/{}", about.operation.name(), place.name(), row.bytes);
+    let mut name = format!("{}/{}/{}", about.operation.name(), place.name(), row.bytes);
+    if about.several {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "/{}/{}/{}", row.dtype, row.reduce, row.root);
+    }
     json!({
         "name": name,
         "parameters": {
@@ -233,9 +235,9 @@ fn figure(about: &About, row: &Row, place: Place, m: &Measured) -> Value {
             "place": place.name(),
             "ranks": about.ranks,
             "transport": about.transport,
-            "dtype": about.dtype.to_string(),
-            "reduce": about.operation.reduces().then(|| about.reduce.to_string()),
-            "root": about.operation.is_rooted().then_some(about.root),
+            "dtype": row.dtype.to_string(),
+            "reduce": about.operation.reduces().then(|| row.reduce.to_string()),
+            "root": about.operation.is_rooted().then_some(row.root),
             "elements": row.elements,
             "algorithm": m.algorithm.to_string(),
             "codec": m.codec.to_string(),
@@ -278,19 +280,17 @@ fn gbs(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaggle_core::{Algorithm, Codec};
+    use gaggle_core::{Algorithm, Codec, DType, Reduce};
 
     fn about() -> About {
         About {
             operation: Operation::AllReduce,
             topology: None,
-            dtype: DType::F32,
-            reduce: Reduce::Sum,
-            root: 0,
             ranks: 4,
             transport: "tcp".into(),
             bus_factor: 1.5,
             places: vec![Place::Out, Place::In],
+            several: false,
             command: "gaggle perf".into(),
         }
     }
@@ -307,6 +307,9 @@ mod tests {
         Row {
             bytes: 4000,
             elements: 1000,
+            dtype: DType::F32,
+            reduce: Reduce::Sum,
+            root: 0,
             measured: vec![(Place::Out, measured.clone()), (Place::In, measured)],
         }
     }

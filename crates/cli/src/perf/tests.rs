@@ -1,6 +1,6 @@
 //! The command line of `gaggle perf`.
 
-use super::*;
+use super::{measure::Iterations, operation::Place, *};
 use crate::args::{Args, Task as Command};
 use clap::Parser;
 
@@ -15,6 +15,15 @@ fn task(line: &str) -> Task {
     Task::read(&args(line)).unwrap()
 }
 
+fn variant(dtype: DType, reduce: Reduce) -> Variant {
+    Variant { dtype, reduce }
+}
+
+/// The sizes that are measured in a world of so many.
+fn measured(line: &str, world: u32) -> Vec<u64> {
+    task(line).passes(world, 0).unwrap()[0].1.sizes.clone()
+}
+
 fn refused(line: &str, why: &str) {
     let text = match Args::try_parse_from(line.split_whitespace()) {
         Err(e) => e.to_string(),
@@ -25,7 +34,7 @@ fn refused(line: &str, why: &str) {
 
 #[test]
 fn the_flags_are_those_of_nccl_tests() {
-    let t = task("gaggle perf all_reduce -b 1K -e 1M -f 4 -n 7 -w 2 -c 0 -o max -d int32 -r 1");
+    let t = task("gaggle perf all_reduce -b 1K -e 1M -f 4 -n 7 -w 2 -c 0 -o max -d int32");
     assert_eq!(t.operation, Operation::AllReduce);
     let kib = |n: u64| n << 10;
     assert_eq!(
@@ -34,17 +43,71 @@ fn the_flags_are_those_of_nccl_tests() {
     );
     assert_eq!(t.wishes.iterations, Iterations::Fixed(7));
     assert_eq!((t.wishes.warm, t.wishes.check), (Some(2), false));
-    assert_eq!(
-        (t.reduce, t.wishes.dtype, t.root),
-        (Reduce::Max, DType::I32, 1)
-    );
+    assert_eq!(t.variants, [variant(DType::I32, Reduce::Max)]);
     let long = task(
-        "gaggle perf all_reduce --minbytes 1K --maxbytes 1M --stepfactor 4 --iters 7 --warmup_iters 2 --check 0 --op max --datatype int32 --root 1",
+        "gaggle perf all_reduce --minbytes 1K --maxbytes 1M --stepfactor 4 --iters 7 --warmup_iters 2 --check 0 --op max --datatype int32",
     );
     assert_eq!(long.wishes, t.wishes);
     let steps = task("gaggle perf broadcast -b 8 -e 32 -i 8").wishes.sizes;
     assert_eq!(steps, [8, 16, 24, 32]);
-    assert_eq!(task("gaggle perf reduce -o avg").reduce, Reduce::Mean);
+    let mean = task("gaggle perf reduce -o avg -r 1");
+    assert_eq!(mean.variants, [variant(DType::F32, Reduce::Mean)]);
+    assert_eq!(mean.roots, Every::One(1));
+    assert_eq!(task("gaggle perf reduce --root 1").roots, Every::One(1));
+}
+
+#[test]
+fn all_of_nccl_tests_is_everything_that_the_operation_has() {
+    let n = |line: &str, world| task(line).passes(world, 0).unwrap().len();
+    let defined = |dtype: DType| {
+        let all = Reduce::ALL.into_iter().filter(|r| *r != Reduce::User);
+        all.filter(|r| r.is_defined_on(dtype)).count()
+    };
+    let all: usize = DType::ALL.into_iter().map(defined).sum();
+    assert_eq!(n("gaggle perf all-reduce -o all -d all", 3), all);
+    assert_eq!(
+        n("gaggle perf reduce -o all -r -1", 3),
+        3 * defined(DType::F32)
+    );
+    assert_eq!(n("gaggle perf broadcast -r all", 5), 5);
+    let floats = DType::ALL.into_iter().filter(|d| d.is_float()).count();
+    assert_eq!(n("gaggle perf mix -d all", 3), floats);
+    assert_eq!(n("gaggle perf all-gather -d all", 3), DType::ALL.len());
+    assert_eq!(n("gaggle perf all-reduce -d all --codec bf16", 3), 1);
+    let passes = task("gaggle perf reduce -o all -d all -r all")
+        .passes(2, 1)
+        .unwrap();
+    let roots: Vec<u32> = passes.iter().take(3).map(|(s, _)| s.root).collect();
+    assert_eq!(roots, [0, 1, 0]);
+}
+
+/// Rounded down to whole elements and equal parts, sizes that come to nothing or to the same are one row at most.
+#[test]
+fn sizes_between_two_ends_are_measured_once_each() {
+    assert_eq!(measured("gaggle perf all-reduce -b 1 -e 7 -f 2", 2), [4]);
+    assert_eq!(measured("gaggle perf all-reduce -b 0 -e 8", 2), [0, 4]);
+    assert_eq!(
+        measured("gaggle perf all-reduce -b 4 -e 12 -i 1", 2),
+        [4, 8, 12]
+    );
+    assert_eq!(
+        measured("gaggle perf all-gather -b 4 -e 64 -f 2", 3),
+        [16, 32, 64]
+    );
+    assert_eq!(
+        measured("gaggle perf all-gather-v -b 1 -e 64", 3),
+        [4, 16, 64]
+    );
+    // Those that are named are there, so that what is printed has a line for each.
+    assert_eq!(
+        measured("gaggle perf all-gather --sizes 1,1,4", 3),
+        [1, 1, 4]
+    );
+    assert_eq!(measured("gaggle perf barrier", 3), [0]);
+    let none = task("gaggle perf all-gather -b 16 -e 16 -d f64").check_world(3);
+    let why = none.unwrap_err();
+    assert!(why.contains("16 bytes hold no element of f64"), "{why}");
+    assert!(why.contains("at least 24"), "{why}");
 }
 
 #[test]
@@ -58,7 +121,7 @@ fn what_is_not_said_is_usual() {
     assert_eq!(task("gaggle perf barrier").wishes.sizes, [0]);
     assert_eq!(task("gaggle perf barrier").wishes.places, [Place::In]);
     assert_eq!(task("gaggle perf send-recv").wishes.places, [Place::Out]);
-    assert_eq!(task("gaggle perf reduce -b 0 -e 5").wishes.sizes, [0, 1, 4]);
+    assert_eq!(task("gaggle perf reduce -b 0 -e 5").wishes.sizes, [0, 4]);
 }
 
 #[test]
@@ -69,7 +132,7 @@ fn programs_that_are_compared_are_asked_alike() {
     assert_eq!(t.operation, Operation::Neighbour);
     assert_eq!(t.topology, "one-peer-exp");
     assert_eq!(t.wishes.sizes, [4, 1 << 20]);
-    assert_eq!(t.wishes.dtype, DType::Bf16);
+    assert_eq!(t.variants, [variant(DType::Bf16, Reduce::Sum)]);
     assert_eq!(t.wishes.places, [Place::Out]);
     let budget = |seconds, least, most| Iterations::Budget {
         seconds,
@@ -86,10 +149,8 @@ fn programs_that_are_compared_are_asked_alike() {
     );
     // Both meanings of --op.
     let t = task("gaggle perf --op reduce_scatter --op prod");
-    assert_eq!(
-        (t.operation, t.reduce),
-        (Operation::ReduceScatter, Reduce::Prod)
-    );
+    assert_eq!(t.operation, Operation::ReduceScatter);
+    assert_eq!(t.variants, [variant(DType::F32, Reduce::Prod)]);
 }
 
 #[test]
@@ -163,6 +224,19 @@ fn nonsense_is_refused_with_a_reason() {
             "gaggle perf send-recv --place in",
             "send-recv does not run in-place",
         ),
+        ("gaggle perf all-reduce --topology nope", "it has none"),
+        ("gaggle perf all-reduce -r 1", "all-reduce has none"),
+        ("gaggle perf broadcast -r -2", "all (or -1)"),
+        (
+            "gaggle perf mix --per-machine 2",
+            "not for neighbour-all-reduce",
+        ),
+        ("gaggle perf all-reduce --force-codec", "--codec"),
+        ("gaggle perf all-reduce --csv --json -", "leave one out"),
+        ("gaggle perf all-reduce --csv -d all", "say one of each"),
+        ("gaggle perf broadcast --csv -r all", "say one of each"),
+        ("gaggle perf broadcast -o all", "broadcast combines none"),
+        ("gaggle perf mix -d all --codec f16 -o all", "combines none"),
         (
             "gaggle perf neighbor_ring --topology star",
             "the operation's name says the topology ring",
@@ -253,6 +327,17 @@ fn who_this_process_is_follows_from_options_and_environment() {
             "gaggle perf mix --threads 3 --transport tcp",
             &[][..],
             "for processes",
+        ),
+        (
+            "gaggle perf mix --registered --transport tcp",
+            &[][..],
+            "--registered needs ranks of one host",
+        ),
+        ("gaggle perf mix --registered", &told[..], "--registered"),
+        (
+            "gaggle perf mix --registered --csv",
+            &peers[..],
+            "--registered",
         ),
     ] {
         let text = read(line, vars).unwrap_err();
