@@ -124,7 +124,12 @@ pub enum Why {
     Override(Rule),
     /// The model says that it takes the least time.
     Fastest,
+    /// The model says that it takes the least time of those by which no rank is connected with more than [`MOST_PEERS`] ranks of other hosts.
+    FastestOfFewPeers,
 }
+
+/// What is chosen by the model connects no rank with more ranks of other hosts than so many, where there is another way: sockets are kept, and a thousand of them cost more than any algorithm saves.
+pub const MOST_PEERS: u32 = 64;
 
 /// What was chosen. Its `Display` is the reason, one paragraph for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +174,10 @@ impl fmt::Display for Selection {
             Why::Asked => f.write_str("the caller asked for it")?,
             Why::Override(rule) => write!(f, "the override '{rule}' names it")?,
             Why::Fastest => f.write_str("the cost model finds it fastest")?,
+            Why::FastestOfFewPeers => write!(
+                f,
+                "the cost model finds it fastest of those by which no rank is connected with more than {MOST_PEERS} ranks of other hosts"
+            )?,
         }
         if !self.promised.is_empty() {
             write!(
@@ -228,7 +237,7 @@ impl fmt::Display for Time {
 
 /// Chooses for `question`.
 ///
-/// The caller's own choice goes first, then an override, then the least predicted time; of the same time the algorithm with the smaller number.
+/// The caller's own choice goes first, then an override, then the least predicted time of what connects no rank with more than [`MOST_PEERS`] ranks of other hosts, or, where nothing does, of all; of the same time the algorithm with the smaller number.
 /// A codec that would cost more time than it saves is declined, unless it is forced.
 /// Takes time proportional to the number of members where hosts are given, and allocates nothing for the usual number of candidates.
 ///
@@ -292,9 +301,10 @@ pub fn choose(
         all.sort_by_key(|c| (c.nanoseconds, c.algorithm));
         all
     };
+    let frugal = |c: &&Candidate| hosts.far_peers(c.algorithm, question.world) <= MOST_PEERS;
     let best = |all: &[Candidate]| match forced {
         Some(algorithm) => all.iter().find(|c| c.algorithm == algorithm).copied(),
-        None => all.first().copied(),
+        None => all.iter().find(frugal).or(all.first()).copied(),
     };
     let mut candidates = ranked(question.codec);
     let Some(mut chosen) = best(&candidates) else {
@@ -321,6 +331,7 @@ pub fn choose(
     }
     let why = match why {
         Why::Fastest if candidates.len() == 1 => Why::Only,
+        Why::Fastest if candidates.first() != Some(&chosen) => Why::FastestOfFewPeers,
         why => why,
     };
     Ok(Selection {

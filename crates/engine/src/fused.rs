@@ -392,6 +392,11 @@ impl Members {
         }
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.records.len() as u64
+    }
+
     /// The weight of a member's contribution.
     pub(crate) fn weight(&self, member: Rank) -> u64 {
         self.records.get(member.idx()).map_or(0, |r| r.weight)
@@ -524,7 +529,7 @@ impl OpState {
     }
 
     /// How results are stored that lie elsewhere than what they come from, where all members read and write as much as this one.
-    fn stores(&self, world: u64) -> Stores {
+    pub(crate) fn stores(&self, world: u64) -> Stores {
         let shape = self.memory.shape();
         let elements = shape.io.saturating_add(shape.input.unwrap_or(0));
         Stores::of(

@@ -17,7 +17,8 @@ use crate::{
 use gaggle_collectives::{Action, Arrive, Folding, Operand, Span, select::folding};
 use gaggle_core::{
     Cause, Codec, DType, Descriptor, Divisor, Error, GroupInfo, Inlet, Mode, OpId, OpKind, Outlet,
-    Rank, Reduce, Stores, UserReduction, Weight, WindowMut, XferId, descriptor::stable_hash,
+    Rank, Reduce, Stores, UserReduction, Weight, Window, WindowMut, XferId, copy_window,
+    descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use gaggle_trace::Ticket;
@@ -671,9 +672,14 @@ impl OpState {
                     self.touch(*dst);
                     let (to_type, from_type) =
                         (self.memory.type_of(dst.buf), self.memory.type_of(src.buf));
+                    let stores = self.stores(self.members.as_ref().map_or(1, |m| m.count()));
                     let (to, others) = self.memory.split(*dst);
-                    if let Some(from) = others.get(*src) {
-                        kernels::convert(to, to_type, from, from_type);
+                    match others.get(*src) {
+                        Some(from) if to_type == from_type => {
+                            copy_window(WindowMut::from(to), Window::from(from), stores);
+                        }
+                        Some(from) => kernels::convert(to, to_type, from, from_type),
+                        None => {}
                     }
                 }
             }

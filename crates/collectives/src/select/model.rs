@@ -19,6 +19,8 @@ struct Spread {
     n: u32,
     /// Ranks on the fullest one.
     most: u32,
+    /// Ranks on the emptiest one.
+    least: u32,
     /// Whether all have as many ranks.
     even: bool,
     /// Of the ranks that follow each other around the ring, how many links leave the one that has the most such links.
@@ -31,6 +33,7 @@ impl Spread {
         let alone = Spread {
             n: world,
             most: 1,
+            least: 1,
             even: true,
             ring_links: 1,
         };
@@ -44,6 +47,7 @@ impl Spread {
             return Spread {
                 n: 1,
                 most: world,
+                least: world,
                 even: true,
                 ring_links: 0,
             };
@@ -63,6 +67,7 @@ impl Spread {
         Spread {
             n,
             most,
+            least,
             even: most == least,
             ring_links,
         }
@@ -83,6 +88,15 @@ impl Hosts {
     /// What two-level plans keep together.
     fn groups(&self) -> &Spread {
         self.nodes.as_ref().unwrap_or(&self.hosts)
+    }
+
+    /// With how many ranks of other hosts a rank of few on its own exchanges something; 0 where that grows no faster than a logarithm.
+    pub(super) fn far_peers(&self, algorithm: Algorithm, world: u32) -> u32 {
+        match algorithm {
+            Algorithm::Direct | Algorithm::Exchange => world.saturating_sub(self.hosts.least),
+            Algorithm::TwoLevelDirect => self.hosts.n.saturating_sub(1),
+            _ => 0,
+        }
     }
 
     pub(super) fn facts(&self, tables: &Tables) -> Facts {

@@ -1,9 +1,12 @@
 //! What is chosen, and why.
 
-use gaggle_collectives::select::{
-    Ineligible, LinkClass, Overrides, Question, Selection, Tables, Why, choose,
+use gaggle_collectives::{
+    Action, Call, Request, plan,
+    select::{
+        Ineligible, LinkClass, MOST_PEERS, Overrides, Question, Selection, Tables, Why, choose,
+    },
 };
-use gaggle_core::{Algorithm, Codec, DType, Mode, OpKind, Properties, Reduce};
+use gaggle_core::{Algorithm, Codec, Counts, DType, Mode, OpKind, Properties, Rank, Reduce};
 
 fn chosen(question: &Question<'_>) -> Result<Selection, Ineligible> {
     choose(&Tables::network(), &Overrides::default(), question)
@@ -382,4 +385,101 @@ fn ranks_that_share_processors_send_fewer_messages() {
     }
     let tree = Algorithm::Knomial;
     assert_eq!(time(&of(true), tree), time(&of(false), tree));
+}
+
+/// The plan itself says whom a rank is connected with.
+#[test]
+fn nobody_is_connected_with_everybody_where_there_are_many() {
+    let kinds = [
+        OpKind::AllReduce,
+        OpKind::Reduce,
+        OpKind::Broadcast,
+        OpKind::Gather,
+        OpKind::Scatter,
+        OpKind::AllGather,
+        OpKind::ReduceScatter,
+        OpKind::AllToAll,
+    ];
+    let mut spared = 0;
+    for world in [100u32, 300, 1000] {
+        let eights: Vec<u32> = (0..world).map(|r| r / 8).collect();
+        for hosts in [None, Some(&eights[..])] {
+            let host = |rank: u32| hosts.map_or(rank, |h| h[rank as usize]);
+            for kind in kinds {
+                for bytes in [8u64, 64 << 10, 1 << 20, 16 << 20, 256 << 20] {
+                    let question = Question {
+                        hosts,
+                        ..Question::new(kind, DType::F32, world, bytes / 4)
+                    };
+                    let s = chosen(&question).unwrap();
+                    spared += usize::from(s.why == Why::FastestOfFewPeers);
+                    let call = call_of(kind, s.algorithm);
+                    for rank in [0, 1, world / 2, world - 1] {
+                        let mut request = Request::new(call.clone(), Rank(rank), world, 3);
+                        request.hosts = hosts.map(Into::into);
+                        let plan = plan(&request).unwrap();
+                        let mut peers: Vec<u32> = plan
+                            .iter()
+                            .filter_map(|step| match step.action {
+                                Action::Send { to, .. } => Some(to.0),
+                                Action::Recv { from, .. } => Some(from.0),
+                                _ => None,
+                            })
+                            .filter(|peer| host(*peer) != host(rank))
+                            .collect();
+                        peers.sort_unstable();
+                        peers.dedup();
+                        let n = peers.len();
+                        assert!(n <= MOST_PEERS as usize, "{n}: {kind:?} of {world}: {s}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(spared > 10, "{spared}");
+    // Unless there is no other way, or the caller wants it.
+    let exact = Question {
+        mode: Mode::Exact,
+        ..all_reduce(300, 1 << 20)
+    };
+    assert_eq!(chosen(&exact).unwrap().why, Why::Only);
+    let asked = Question {
+        algorithm: Some(Algorithm::Direct),
+        ..all_reduce(300, 1 << 20)
+    };
+    assert_eq!(chosen(&asked).unwrap().algorithm, Algorithm::Direct);
+}
+
+fn call_of(kind: OpKind, algorithm: Algorithm) -> Call {
+    let (root, reduce, counts) = (Rank(3), Reduce::Sum, Counts::Equal);
+    match kind {
+        OpKind::AllReduce => Call::AllReduce { reduce, algorithm },
+        OpKind::Reduce => Call::Reduce {
+            reduce,
+            root,
+            algorithm,
+        },
+        OpKind::Broadcast => Call::Broadcast { root, algorithm },
+        OpKind::Gather => Call::Gather {
+            root,
+            counts,
+            algorithm,
+        },
+        OpKind::Scatter => Call::Scatter {
+            root,
+            counts,
+            algorithm,
+        },
+        OpKind::AllGather => Call::AllGather { counts, algorithm },
+        OpKind::ReduceScatter => Call::ReduceScatter {
+            reduce,
+            counts,
+            algorithm,
+        },
+        _ => Call::AllToAll {
+            send: Counts::Equal,
+            recv: Counts::Equal,
+            algorithm,
+        },
+    }
 }

@@ -362,7 +362,7 @@ impl Staged {
         if let Some((from, to)) = self.layout.kept(slice) {
             let (to, others) = memory.split(to);
             if let Some(from) = others.get(from) {
-                to.copy_from_slice(from);
+                copy_window(WindowMut::from(to), Window::from(from), self.stores);
             }
         }
         for (from, cell, span) in self.layout.drain(slice) {
