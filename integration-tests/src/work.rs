@@ -343,7 +343,10 @@ pub fn payload(group: &Group) -> Result<String, Trouble> {
     // Whatever was sent to this rank has been received: its operations are over.
     group.barrier()?;
     let counted = group.stats().since(&before);
-    let got = (counted.payload_sent, counted.payload_received);
+    let got = (
+        counted.payload_sent + counted.lent_sent,
+        counted.payload_received + counted.lent_received,
+    );
     if got != sum {
         return Err(format!("sent and received {got:?}, the plans say {sum:?}").into());
     }

@@ -347,7 +347,7 @@ pub fn choose(
     })
 }
 
-/// Ways of another algorithm, which takes them by itself, are there only where they are named.
+/// Ways of another algorithm, which takes them by itself, are there only where they are named; a barrier has no other on mapped memory.
 fn all_eligible(
     question: &Question<'_>,
     facts: &eligible::Facts,
@@ -357,7 +357,10 @@ fn all_eligible(
     let question = Question { codec, ..*question };
     Algorithm::ALL
         .into_iter()
-        .filter(|&a| a.planned() == a || named == Some(a))
+        .filter(|&a| {
+            let by_itself = a.planned() == a || question.kind == OpKind::Barrier;
+            by_itself || named == Some(a)
+        })
         .filter(|&a| eligible::is_eligible(&question, facts, a).is_ok())
         .collect()
 }

@@ -289,6 +289,10 @@ pub struct LinkStats {
     pub payload_sent: u64,
     /// Bytes of messages received, without headers.
     pub payload_received: u64,
+    /// Bytes of messages that went over no link: they stayed where they were, and their receivers have read them there.
+    pub lent_sent: u64,
+    /// Bytes of messages that were read where their senders have them.
+    pub lent_received: u64,
     /// Bytes of frame headers and heads sent.
     pub header_sent: u64,
     /// Bytes of frame headers and heads received.
@@ -313,6 +317,8 @@ impl LinkStats {
         LinkStats {
             payload_sent: self.payload_sent - earlier.payload_sent,
             payload_received: self.payload_received - earlier.payload_received,
+            lent_sent: self.lent_sent - earlier.lent_sent,
+            lent_received: self.lent_received - earlier.lent_received,
             header_sent: self.header_sent - earlier.header_sent,
             header_received: self.header_received - earlier.header_received,
             control_sent: self.control_sent - earlier.control_sent,
@@ -329,6 +335,8 @@ impl LinkStats {
         LinkStats {
             payload_sent: self.payload_sent + other.payload_sent,
             payload_received: self.payload_received + other.payload_received,
+            lent_sent: self.lent_sent + other.lent_sent,
+            lent_received: self.lent_received + other.lent_received,
             header_sent: self.header_sent + other.header_sent,
             header_received: self.header_received + other.header_received,
             control_sent: self.control_sent + other.control_sent,

@@ -1,7 +1,7 @@
 //! Folds of contributions that have been left in their senders' memory: each is read there once, in the fold's one pass, and never stored here.
 //!
 //! A message may be left where its only use is a fold that waits for nothing but messages, in a reduction whose plan sends contributions and partial results before anything is written over them: its sender keeps it until the fold has run, and nothing that the fold waits for may wait for that sender's memory.
-//! Direct and two-level plans are such: what a rank sends is written over by results alone, which come after all folds of what it sent.
+//! Direct and two-level plans are such, and the mean inside a machine of an average between machines: what a rank sends is written over by results alone, which come after all folds of what it sent.
 //!
 //! In two-level plans between hosts some places are received into again after what lay there was sent; such a receive waits for that send and not for anybody's fold of it, by slice and then by round or height in the tree, so that no circle arises.
 //!
@@ -37,10 +37,16 @@ impl OpState {
         else {
             return None;
         };
-        let lets = plan.algorithm == Algorithm::Direct || plan.algorithm.between_hosts().is_some();
-        // To a root alone: its sender would wait for the slowest rank, which may in turn be waiting for that sender.
-        let rooted = plan.kind == OpKind::Reduce;
-        let may = lets && plan.kind.reduces() && !rooted && plan.reduce != Reduce::User;
+        let lets = match plan.kind {
+            OpKind::AllReduce | OpKind::ReduceScatter => {
+                plan.algorithm == Algorithm::Direct || plan.algorithm.between_hosts().is_some()
+            }
+            // The mean inside a machine comes first, and the result over it from whoever has folded it.
+            OpKind::HierarchicalMix => true,
+            // To a root alone: its sender would wait for the slowest rank, which may in turn be waiting for that sender.
+            _ => false,
+        };
+        let may = lets && plan.reduce != Reduce::User;
         if !may || self.broken.is_some() || dst.buf != Buf::Scratch {
             return None;
         }

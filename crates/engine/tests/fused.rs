@@ -10,8 +10,8 @@ use common::{
     number::Number,
 };
 use gaggle_core::{
-    Algorithm, Bool, Buffer, Cause, Counts, Divisor, Element, Form, Group, Kind, Lane, Mean, Op,
-    Rank, Reduce, Round, Sum, Weight, raw::bytes_of,
+    Algorithm, Bool, Buffer, Cause, Counts, Divisor, Element, Form, Group, Kind, Lane, LinkStats,
+    Mean, Op, Rank, Reduce, Round, Sum, Weight, raw::bytes_of,
 };
 use gaggle_engine::EngineConfig;
 use half::{bf16, f16};
@@ -325,7 +325,25 @@ fn by_messages(group: &Group, n: usize) -> Vec<Op> {
     };
     let known: Vec<u64> = (0..u64::from(world)).map(|r| r * n as u64).collect();
     let root = Rank(world / 2);
+    // Pairs of ranks in a ring, or all in one machine.
+    let size = if world.is_multiple_of(2) { 2 } else { world };
+    let machines: Vec<Vec<Rank>> = (0..world / size)
+        .map(|m| (m * size..(m + 1) * size).map(Rank).collect())
+        .collect();
+    let (home, count) = (me / size, world / size);
+    let beside = |by: u32| (count > 1).then(|| Rank((home + by) % count));
+    let between = Round {
+        from: beside(count - 1).map(|m| (m, 0.375)).into_iter().collect(),
+        to: beside(1).map(|m| (m, 1.0)).into_iter().collect(),
+        keep: if count > 1 { 0.625 } else { 1.0 },
+        form: Form::Delta,
+    };
     vec![
+        Op::new(Kind::HierarchicalMix {
+            machines: machines.into(),
+            round: between,
+            t: 20,
+        }),
         at(ring(Form::Delta, keep, 1.0), 0),
         at(ring(Form::Sum, 0.5, 1.0), 1),
         at(ring(Form::Sum, 0.5, -2.0), 2),
@@ -376,8 +394,8 @@ fn lens(op: &Op, group: &Group, n: usize) -> (usize, usize) {
     }
 }
 
-/// What an operation leaves, out of place and in place where it has that form, on memory of some kind; and how many frames it took.
-fn left<T: Number>(group: &Group, op: &Op, memory: Memory, n: usize) -> (Vec<Vec<u8>>, u64) {
+/// What an operation leaves, out of place and in place where it has that form, on memory of some kind; and what went over the links.
+fn left<T: Number>(group: &Group, op: &Op, memory: Memory, n: usize) -> (Vec<Vec<u8>>, LinkStats) {
     let (read, written) = lens(op, group, n);
     let before = group.communicator().stats();
     let mut x = memory.buffer::<T>(group, false, read);
@@ -388,7 +406,7 @@ fn left<T: Number>(group: &Group, op: &Op, memory: Memory, n: usize) -> (Vec<Vec
     results.push(bytes_of(&y[..]).to_vec());
     let mut op = op.clone();
     let in_place = match &mut op.kind {
-        Kind::Mix { t, .. } => {
+        Kind::Mix { t, .. } | Kind::HierarchicalMix { t, .. } => {
             *t += 10;
             true
         }
@@ -399,8 +417,7 @@ fn left<T: Number>(group: &Group, op: &Op, memory: Memory, n: usize) -> (Vec<Vec
         group.run_buf(&op, &mut x).unwrap();
         results.push(bytes_of(&x[..]).to_vec());
     }
-    let frames = group.communicator().stats().since(&before).frames_sent;
-    (results, frames)
+    (results, group.communicator().stats().since(&before))
 }
 
 fn stay_where_they_are<T: Number>(world: u32, n: usize, fusion: bool) {
@@ -414,13 +431,15 @@ fn stay_where_they_are<T: Number>(world: u32, n: usize, fusion: bool) {
             Memory::Mixed,
             Memory::PlainOutput,
         ];
-        let mut frames = [0; 4];
+        let (mut frames, mut payload, mut lent) = ([0; 4], [0; 4], [0; 4]);
         for (k, op) in by_messages(&group, n).into_iter().enumerate() {
             let mut want = None;
             for (i, memory) in memories.into_iter().enumerate() {
                 let op = op.clone().on(Lane((4 * k + i) as u32));
                 let (got, sent) = left::<T>(&group, &op, memory, n);
-                frames[i] += sent;
+                frames[i] += sent.frames_sent;
+                payload[i] += sent.payload_sent;
+                lent[i] += sent.lent_sent;
                 let want = want.get_or_insert_with(|| got.clone());
                 assert!(got == *want, "{memory:?}, {n} {}", T::DTYPE);
             }
@@ -428,7 +447,12 @@ fn stay_where_they_are<T: Number>(world: u32, n: usize, fusion: bool) {
         // In their heaps they are one frame each, through the rings several; averages are lent as copies.
         let long = n * size_of::<T>() > 200_000 && world > 1;
         match (long, fusion) {
-            (true, true) => assert!(3 * frames[1] < 2 * frames[0], "{frames:?}"),
+            (true, true) => {
+                assert!(3 * frames[1] < 2 * frames[0], "{frames:?}");
+                // What stays where it is has gone over no link.
+                assert!(2 * payload[1] < payload[0], "{payload:?} {lent:?}");
+                assert!(2 * lent[1] > payload[0], "{payload:?} {lent:?}");
+            }
             (_, false) => assert!(3 * frames[1] >= 2 * frames[0], "{frames:?}"),
             _ => {}
         }

@@ -40,6 +40,8 @@ pub(super) struct Facts {
     pub(super) mapped: bool,
 }
 
+const UNMAPPED: &str = "needs all ranks on one host with each other's buffers mapped";
+
 /// The algorithm that an error speaks of where nobody named one.
 pub(super) fn usual(kind: OpKind) -> Algorithm {
     let all = algorithms(kind);
@@ -132,6 +134,10 @@ pub(super) fn is_eligible(
     algorithm: Algorithm,
 ) -> Result<(), &'static str> {
     let kind = question.kind;
+    if kind == OpKind::Barrier && algorithm == Algorithm::Boards {
+        // It has no elements: a look at every board is all there is to it.
+        return facts.mapped.then_some(()).ok_or(UNMAPPED);
+    }
     if !algorithms(kind).contains(&algorithm.planned()) {
         return Err("has no plan");
     }
@@ -143,7 +149,7 @@ pub(super) fn is_eligible(
             return Err("is for contributions of up to 4 KiB, of parts of equal counts");
         }
         if !facts.mapped {
-            return Err("needs all ranks on one host with each other's buffers mapped");
+            return Err(UNMAPPED);
         }
         if question.reduce == Reduce::User && kind.reduces() {
             return Err("calls no function of the caller's over mapped memory");

@@ -483,3 +483,35 @@ fn call_of(kind: OpKind, algorithm: Algorithm) -> Call {
         },
     }
 }
+
+#[test]
+fn a_barrier_is_a_look_at_every_board_where_there_are_boards() {
+    let hosts = [1; 5];
+    let barrier = Question {
+        hosts: Some(&hosts),
+        ..Question::new(OpKind::Barrier, DType::U8, 5, 0)
+    };
+    let of = |mapped, question: &Question<'_>| {
+        let tables = Tables {
+            mapped,
+            ..Tables::default()
+        };
+        choose(&tables, &Overrides::default(), question)
+    };
+    let there = of(true, &barrier).unwrap();
+    let messages = of(false, &barrier).unwrap();
+    assert_eq!(there.algorithm, Algorithm::Boards, "{there}");
+    assert_eq!(messages.algorithm, Algorithm::Dissemination, "{messages}");
+    assert!(there.time() < messages.time(), "{there} {messages}");
+    let apart = Question {
+        hosts: None,
+        ..barrier
+    };
+    assert_eq!(of(true, &apart).unwrap().why, Why::Only);
+    let asked = Question {
+        algorithm: Some(Algorithm::Boards),
+        ..barrier
+    };
+    let e = of(false, &asked).unwrap_err();
+    assert!(e.to_string().contains("buffers mapped"), "{e}");
+}

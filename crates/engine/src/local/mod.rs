@@ -569,7 +569,8 @@ impl State {
         if !fits || choice.extent.discover {
             return None;
         }
-        let barrier = choice.kind == OpKind::Barrier && op.algorithm.is_none();
+        let asked = op.algorithm.is_none_or(|a| a == Algorithm::Boards);
+        let barrier = choice.kind == OpKind::Barrier && asked;
         let one_host = || {
             let hosts = places.hosts.as_ref();
             let mapped = self.config.model().mapped;

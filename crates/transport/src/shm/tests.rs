@@ -536,10 +536,7 @@ fn what_is_lent_is_read_where_it_is_and_is_the_senders_again_when_it_was_read() 
         assert!(matches!(&sender.done[..], [Ok(())]), "{:?}", sender.done);
         assert_eq!(sink.got, buffer[..]);
         let (sent, got) = (world[0].stats(), world[1].stats());
-        assert_eq!(
-            (sent.payload_sent, got.payload_received),
-            (n as u64, n as u64)
-        );
+        assert_eq!((sent.lent_sent, got.lent_received), (n as u64, n as u64));
     }
 }
 

@@ -152,6 +152,8 @@ struct Io {
 struct Counts {
     payload_sent: AtomicU64,
     payload_received: AtomicU64,
+    lent_sent: AtomicU64,
+    lent_received: AtomicU64,
     header_sent: AtomicU64,
     header_received: AtomicU64,
     control_sent: AtomicU64,
@@ -720,6 +722,8 @@ impl Transport for TcpTransport {
         let mut s = LinkStats::default();
         s.payload_sent = c.payload_sent.load(Relaxed);
         s.payload_received = c.payload_received.load(Relaxed);
+        s.lent_sent = c.lent_sent.load(Relaxed);
+        s.lent_received = c.lent_received.load(Relaxed);
         s.header_sent = c.header_sent.load(Relaxed);
         s.header_received = c.header_received.load(Relaxed);
         s.control_sent = c.control_sent.load(Relaxed);

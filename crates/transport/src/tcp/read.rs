@@ -235,7 +235,7 @@ impl Run<'_> {
         tables.charge(place, cost)?;
         if lent.is_some() {
             // As its sender counts it: whole, whether it is read or not.
-            Counts::add(&self.t.counts.payload_received, h.total as usize);
+            Counts::add(&self.t.counts.lent_received, h.total as usize);
         }
         if lent.is_some() && dropped {
             tables

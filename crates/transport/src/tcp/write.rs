@@ -139,8 +139,10 @@ impl Run<'_> {
         };
         let counts = &self.t.counts;
         Counts::add(&counts.header_sent, HEADER + head);
-        let sent = part.lent.map_or(filled, |_| part.total as usize);
-        Counts::add(&counts.payload_sent, sent);
+        match part.lent {
+            Some(_) => Counts::add(&counts.lent_sent, part.total as usize),
+            None => Counts::add(&counts.payload_sent, filled),
+        }
         Counts::add(&counts.frames_sent, 1);
         slot.begun = true;
         slot.at += filled as u64;

@@ -5,7 +5,7 @@ use super::{
         Bench,
         net::{Msg, TAGGED, key, op},
     },
-    settled,
+    settled, taken,
 };
 
 pub(super) fn early(b: &mut Bench<'_>) {
@@ -32,7 +32,7 @@ pub(super) fn exhausted(b: &mut Bench<'_>) {
         .collect();
     let mut ids: Vec<_> = unwanted.iter().map(|m| (0, net.send(*m))).collect();
     net.fence(0, 1);
-    let crossed = net.totals().payload_received;
+    let crossed = taken(&net.totals());
     assert!(
         crossed <= eager,
         "{crossed} bytes have crossed uncalled, {eager} may"
@@ -50,7 +50,7 @@ pub(super) fn exhausted(b: &mut Bench<'_>) {
         net.until_over("a message whose receive is posted", &now);
     }
     net.fence(0, 1);
-    let held = net.totals().payload_received - 20 * 2 * 200_003;
+    let held = taken(&net.totals()) - 20 * 2 * 200_003;
     assert!(held <= eager, "{held} bytes are held, {eager} may");
     // In the end all of them are wanted, the last first.
     ids.extend(unwanted.iter().rev().map(|m| (1, net.recv(*m))));

@@ -5,7 +5,7 @@ use super::{
         Bench,
         net::{Msg, key, op},
     },
-    Dice, settled,
+    Dice, settled, taken,
 };
 use gaggle_core::{Dir, Rank, Transfer, TransportError, XferId};
 
@@ -50,7 +50,8 @@ pub(super) fn all_to_all(b: &mut Bench<'_>) {
             net.fence(x, y);
         }
         let s = net.totals();
-        assert_eq!((s.payload_sent, s.payload_received), (payload, payload));
+        let sent = s.payload_sent + s.lent_sent;
+        assert_eq!((sent, taken(&s)), (payload, payload));
         assert_eq!(
             (s.header_sent, s.frames_sent),
             (s.header_received, s.frames_received)

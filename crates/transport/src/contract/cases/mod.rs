@@ -64,7 +64,16 @@ impl Dice {
     }
 }
 
+/// Bytes of messages received, over a link or where they lie.
+fn taken(s: &LinkStats) -> u64 {
+    s.payload_received + s.lent_received
+}
+
 fn settled(s: &LinkStats) {
+    assert_eq!(
+        s.lent_sent, s.lent_received,
+        "what is lent is counted alike on both sides"
+    );
     assert_eq!(
         s.payload_sent, s.payload_received,
         "payload is counted alike on both sides"
