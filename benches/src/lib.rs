@@ -5,6 +5,7 @@
 pub mod digits;
 pub mod jobs;
 pub mod net;
+pub mod options;
 pub mod perf;
 pub mod verdict;
 

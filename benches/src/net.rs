@@ -357,6 +357,11 @@ impl Net {
         (hosts.collect(), format!("{network}.0/24"))
     }
 
+    /// The address of the machine in the middle, where launchers run.
+    pub fn middle(&self) -> String {
+        self.control_address(None)
+    }
+
     /// The network of [`INTERFACE`].
     pub fn network(&self) -> String {
         format!("{NETWORK}.0/24")

@@ -40,14 +40,16 @@ pub fn beside() -> Result<PathBuf> {
     Ok(own.parent().context("this program lies nowhere")?.into())
 }
 
-/// An all-reduce in place: which sizes, how often, by what.
+/// What is measured: an operation, at which sizes, how often, by what.
 #[derive(Clone, Debug)]
-pub struct AllReduce {
+pub struct Call {
+    /// As `gaggle perf` names it; an all-reduce and a broadcast in place, others with two buffers.
+    pub operation: &'static str,
     /// Bytes, one or several.
     pub sizes: Vec<u64>,
     /// Timed calls of each; one more comes before, and one that is checked where `check` says so.
     pub calls: u32,
-    /// As many calls of each as take so many seconds, instead of `calls`.
+    /// As many calls of each as take so many seconds, but at least `calls`.
     pub budget: Option<f64>,
     /// Whether results are compared with what they must be.
     pub check: bool,
@@ -57,10 +59,11 @@ pub struct AllReduce {
     pub codec: Option<&'static str>,
 }
 
-impl AllReduce {
-    /// Of these sizes, plain and by choice.
-    pub fn of(sizes: &[u64], calls: u32) -> AllReduce {
-        AllReduce {
+impl Call {
+    /// An all-reduce of these sizes, plain and by choice.
+    pub fn of(sizes: &[u64], calls: u32) -> Call {
+        Call {
+            operation: "all-reduce",
             sizes: sizes.to_vec(),
             calls,
             budget: None,
@@ -70,7 +73,7 @@ impl AllReduce {
         }
     }
 
-    /// How often each size is reduced in all, where there is no budget.
+    /// How often each size is called in all, where there is no budget.
     pub fn rounds(&self) -> u64 {
         u64::from(self.calls) + 1 + u64::from(self.check)
     }
@@ -78,19 +81,25 @@ impl AllReduce {
     /// The command's arguments behind the program's name.
     pub fn arguments(&self) -> Vec<String> {
         let sizes: Vec<String> = self.sizes.iter().map(u64::to_string).collect();
-        let mut words = vec![
-            "perf".to_owned(),
-            "all-reduce".into(),
-            "--place=in".into(),
+        let place = match self.operation {
+            "all-reduce" | "broadcast" => "in",
+            _ => "out",
+        };
+        let mut words = vec!["perf".to_owned(), self.operation.to_owned()];
+        words.extend(match self.budget {
+            Some(seconds) => vec![
+                format!("--budget={seconds}"),
+                format!("--min-iters={}", self.calls),
+            ],
+            None => vec![format!("--iters={}", self.calls)],
+        });
+        words.extend([
+            format!("--place={place}"),
             "--json=-".into(),
             format!("--sizes={}", sizes.join(",")),
-            match self.budget {
-                Some(seconds) => format!("--budget={seconds}"),
-                None => format!("--iters={}", self.calls),
-            },
             "--warmup_iters=1".into(),
             format!("--check={}", u8::from(self.check)),
-        ];
+        ]);
         words.extend(self.algorithm.as_ref().map(|a| format!("--algorithm={a}")));
         if let Some(codec) = self.codec {
             words.extend([format!("--codec={codec}"), "--force-codec".into()]);
@@ -171,7 +180,7 @@ pub fn clean(command: &mut Command) {
 }
 
 /// `gaggle` with ranks that it starts itself on this host, as processes or threads.
-pub fn here(gaggle: &Path, what: &AllReduce, ranks: &[&str]) -> Command {
+pub fn here(gaggle: &Path, what: &Call, ranks: &[&str]) -> Command {
     let mut command = Command::new(gaggle);
     clean(&mut command);
     command.args(what.arguments()).args(ranks);
@@ -225,15 +234,28 @@ mod tests {
 
     #[test]
     fn a_call_says_what_is_to_be_measured() {
-        let what = AllReduce {
+        let what = Call {
             algorithm: Some("ring".into()),
             codec: Some("bf16"),
             check: false,
-            ..AllReduce::of(&[4, 1024], 3)
+            ..Call::of(&[4, 1024], 3)
         };
         let words = what.arguments().join(" ");
-        assert!(words.contains("--sizes=4,1024 --iters=3"), "{words}");
+        assert!(
+            words.starts_with("perf all-reduce --iters=3 --place=in --json=- --sizes=4,1024 "),
+            "{words}"
+        );
         assert!(words.ends_with("--check=0 --algorithm=ring --codec=bf16 --force-codec"));
         assert_eq!(what.rounds(), 4);
+        let what = Call {
+            operation: "all-to-all",
+            budget: Some(0.5),
+            ..Call::of(&[4], 3)
+        };
+        let words = what.arguments().join(" ");
+        assert!(
+            words.starts_with("perf all-to-all --budget=0.5 --min-iters=3 --place=out "),
+            "{words}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! What a bench says of what it has measured: figures, ratios and whether they keep what was promised, as Markdown and JSON.
 
+use crate::options::ROUNDS;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::{fmt::Write, fs, path::Path};
@@ -109,7 +110,7 @@ impl Table {
         }
     }
 
-    fn markdown(&self) -> String {
+    fn markdown(&self, judges: bool) -> String {
         let mut text = format!("## {}\n\n", self.title);
         let judged = self.lines.iter().any(|l| l.held.is_some());
         let mut head = self.columns.clone();
@@ -126,7 +127,7 @@ impl Table {
                     Some((got, bar)) => [
                         format!("{got:.3}"),
                         format!("{bar:.3}"),
-                        word(line.kept()).to_owned(),
+                        word(line.kept(), judges).to_owned(),
                     ],
                     None => [String::new(), String::new(), String::new()],
                 });
@@ -137,11 +138,12 @@ impl Table {
     }
 }
 
-fn word(kept: Option<bool>) -> &'static str {
-    match kept {
-        Some(true) => "met",
-        Some(false) => "MISSED",
-        None => "",
+fn word(kept: Option<bool>, judges: bool) -> &'static str {
+    match (kept, judges) {
+        (Some(_), false) => "-",
+        (Some(true), true) => "met",
+        (Some(false), true) => "MISSED",
+        (None, _) => "",
     }
 }
 
@@ -156,6 +158,8 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// What was not measured, and why.
     pub missing: Vec<String>,
+    /// Why the run judges nothing, if it does not: ratios and bars are told, and no verdict.
+    pub unjudged: Option<String>,
 }
 
 impl Report {
@@ -165,12 +169,15 @@ impl Report {
         for line in &self.head {
             let _ = writeln!(text, "- {line}");
         }
+        if let Some(why) = &self.unjudged {
+            let _ = writeln!(text, "- this judges nothing: {why}");
+        }
         for why in &self.missing {
             let _ = writeln!(text, "- not measured: {why}");
         }
         for table in &self.tables {
             text.push('\n');
-            text += &table.markdown();
+            text += &table.markdown(self.unjudged.is_none());
         }
         text
     }
@@ -185,7 +192,7 @@ impl Report {
                     "cells": cells.collect::<serde_json::Map<String, Value>>(),
                     "measured": l.held.map(|h| h.0),
                     "bar": l.held.map(|h| h.1),
-                    "kept": l.kept(),
+                    "kept": l.kept().filter(|_| self.unjudged.is_none()),
                 })
             });
             json!({"title": t.title, "lines": lines.collect::<Vec<Value>>()})
@@ -193,6 +200,7 @@ impl Report {
         json!({
             "head": self.head,
             "missing": self.missing,
+            "unjudged": self.unjudged,
             "tables": tables.collect::<Vec<Value>>(),
         })
     }
@@ -233,12 +241,20 @@ impl Report {
         }
     }
 
-    /// How many lines keep what is promised, and how many do not.
-    pub fn counts(&self) -> (usize, usize) {
+    /// How many lines keep what is promised, and how many do not; or that none is judged.
+    pub fn verdict(&self) -> String {
+        if let Some(why) = &self.unjudged {
+            return format!("this judges nothing: {why}");
+        }
         let lines = self.tables.iter().flat_map(|t| &t.lines);
         let kept: Vec<bool> = lines.filter_map(Line::kept).collect();
         let met = kept.iter().filter(|k| **k).count();
-        (met, kept.len() - met)
+        format!("{met} met, {} missed", kept.len() - met)
+    }
+
+    /// Says that so few `rounds` judge nothing, where they are too few.
+    pub fn judge_by(&mut self, rounds: usize) {
+        self.unjudged = (rounds < ROUNDS).then(|| format!("{rounds} of {ROUNDS} rounds"));
     }
 }
 
@@ -273,7 +289,7 @@ mod tests {
         let met = "| 16 MiB | 200.00 ms | 1.000 | 1.070 | met |";
         assert!(text.contains(met) && text.contains("| MISSED |"), "{text}");
         assert!(text.contains("not measured: Gloo"));
-        assert_eq!(report.counts(), (1, 1));
+        assert_eq!(report.verdict(), "1 met, 1 missed");
         assert_eq!(report.json()["tables"][0]["lines"][1]["kept"], false);
     }
 

@@ -4,8 +4,15 @@ use crate::{demo::Ended, tool, workspace::Workspace};
 use anyhow::{Context, Result, bail};
 use std::{ffi::OsString, process::Command};
 
-/// Options go to the program; its `--help` tells them.
+/// What the program says to `--help`; a test of its own keeps it so.
+const HELP: &str = include_str!("../../integration-tests/src/stress/help.txt");
+
+/// Options go to the program; `--help` tells them, and builds nothing.
 pub(crate) fn run(options: &[OsString]) -> Result<()> {
+    if options.iter().any(|word| word == "--help" || word == "-h") {
+        print!("{HELP}");
+        return Ok(());
+    }
     tool::run(&mut tool::cargo(&[
         "build",
         "--package=gaggle-integration-tests",

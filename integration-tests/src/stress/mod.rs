@@ -83,3 +83,19 @@ impl Options {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// `cargo xtask stress --help` tells it without building anything.
+    #[test]
+    fn the_help_that_xtask_prints_is_that_of_the_options() {
+        let said = <Options as CommandFactory>::command()
+            .term_width(100)
+            .render_long_help()
+            .to_string();
+        assert_eq!(include_str!("help.txt"), said);
+    }
+}

@@ -72,6 +72,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(bench) = named {
         suits(bench, &args.rest)?;
     }
+    let is_out = |word: &String| word == "--out" || word.starts_with("--out=");
+    if !args.smoke && args.rest.iter().any(is_out) {
+        bail!(
+            "--out is for programs that are run by themselves: figures go to target/bench/NAME.json here"
+        );
+    }
     if args.smoke {
         return smoke(&workspace, &chosen, args.name.is_some(), &args.rest);
     }

@@ -36,7 +36,7 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long)]
+    #[arg(long, value_parser = gaggle_benches::options::file)]
     out: Option<PathBuf>,
     /// Bytes of each rank's buffer
     #[arg(long, default_value_t = 64 << 20)]

@@ -1,22 +1,30 @@
-//! The algorithm that the cost model chooses, against every other one: all-reduce over threads, shared memory, TCP and limited links.
+//! The algorithm that the cost model chooses, against every other one: five operations over threads, shared memory, TCP and limited links.
 //!
 //! In each round every algorithm that can do it is forced once, and once the choice is left to the cost model; whose turn is first goes round.
-//! A cell is a place and a size: the chosen algorithm's time divided by that of the fastest forced one in the same round, of these the median, may be 1.10.
+//! Who takes three times as long as the best in the first round is not measured again.
+//! A cell is a place, an operation and a size: the chosen algorithm's time divided by that of the fastest forced one in the same round, of these the median, may be 1.10. Every miss is printed.
+//! [`places`] says what is covered.
 //!
 //! With `--tuned` the tables are those that `gaggle tune` measures in the same place before.
 //! Places between hosts need what `hosts` needs; without it they are left out, and that is said.
 
 #![forbid(unsafe_code)]
 
+mod cell;
+mod places;
+
 use anyhow::{Context, Result, bail};
+use cell::Cell;
 use clap::Parser;
 use gaggle_benches::{
     jobs,
-    net::{self, Net, Wire},
-    perf::{self, AllReduce},
-    verdict::{Figure, Line, Report, Table, machine, median, paired, size, time},
+    net::{self, Net},
+    options::{self, ROUNDS},
+    perf::{self, Call},
+    verdict::{Figure, Report, Table, machine, median, size},
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use places::{Operation, Place, Ranks, chosen};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -25,22 +33,6 @@ use std::{
     time::Duration,
 };
 
-/// What may be forced. Where one cannot, it says so in the first round and is left out.
-const ALGORITHMS: [&str; 10] = [
-    "direct",
-    "exchange",
-    "recursive_doubling",
-    "ring",
-    "halving_doubling",
-    "double_tree",
-    "binomial",
-    "knomial",
-    "fused",
-    "staged",
-];
-/// What the chosen algorithm's time may be to the best one's.
-const BAR: f64 = 1.10;
-
 #[derive(Parser)]
 #[command(about = "The chosen algorithm against every other one", long_about = None)]
 struct Args {
@@ -48,111 +40,42 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::file)]
     out: Option<PathBuf>,
     /// Where the table goes; target/bench/chosen without it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = options::folder)]
     report: Option<PathBuf>,
     /// Only the places whose name begins with one of these: threads, shm-4, tcp-2, hosts-4x1000
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
-    /// How often each is measured
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    /// Only these operations: all-reduce, broadcast, all-gather, reduce-scatter, all-to-all
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = operation)]
+    ops: Vec<&'static str>,
+    /// How often each is measured; fewer than 7 judge nothing
+    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = options::at_least_one)]
     rounds: usize,
-    /// One round
+    /// One round, which judges nothing
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Seconds for each size and algorithm in each round
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.01)]
     budget: f64,
     /// With tables that `gaggle tune` measures first
     #[arg(long)]
     tuned: bool,
     /// Measure this `gaggle` instead of building one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::program)]
     gaggle: Option<PathBuf>,
     /// Say what places there are
     #[arg(long)]
     list: bool,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("a number from 1".into()),
-        Ok(n) => Ok(n),
-    }
-}
-
-/// Where ranks are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ranks {
-    Threads(usize),
-    /// Processes, by this transport; buffers of the registered heap or of any memory.
-    Processes(usize, &'static str, bool),
-    Hosts(Wire),
-}
-
-#[derive(Clone, Debug)]
-struct Place {
-    id: String,
-    path: Ranks,
-    sizes: Vec<u64>,
-}
-
-fn places() -> Vec<Place> {
-    let small: &[u64] = &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
-    let mut all = Vec::new();
-    let mut add = |id: String, path, sizes: &[u64]| {
-        let sizes = sizes.to_vec();
-        all.push(Place { id, path, sizes });
-    };
-    for n in [2, 3, 4] {
-        add(format!("threads-{n}"), Ranks::Threads(n), small);
-    }
-    for (transport, registered, name) in [
-        ("shm", false, "shm"),
-        ("shm", true, "registered"),
-        ("tcp", false, "tcp"),
-    ] {
-        for n in [2, 4] {
-            let path = Ranks::Processes(n, transport, registered);
-            add(format!("{name}-{n}"), path, small);
-        }
-    }
-    for (hosts, mbit) in [(4, 1000), (8, 1000), (4, 200)] {
-        let wire = Wire {
-            hosts,
-            mbit,
-            delay: None,
-        };
-        let most = if mbit < 1000 { 4 << 20 } else { 16 << 20 };
-        let sizes: Vec<u64> = small.iter().copied().map(|s| s.min(most)).collect();
-        add(format!("hosts-{hosts}x{mbit}"), Ranks::Hosts(wire), &sizes);
-    }
-    all
-}
-
-fn chosen(names: &[String]) -> Result<Vec<Place>> {
-    let all = places();
-    if let Some(unknown) = names
-        .iter()
-        .find(|n| !all.iter().any(|p| p.id.starts_with(*n)))
-    {
-        let ids: Vec<&str> = all.iter().map(|p| &*p.id).collect();
-        bail!(
-            "no place's name begins with `{unknown}`; there are {}",
-            ids.join(", ")
-        );
-    }
-    let wanted = |p: &Place| names.is_empty() || names.iter().any(|n| p.id.starts_with(n));
-    Ok(all.into_iter().filter(wanted).collect())
-}
-
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
-        for place in places() {
-            println!("{:14} {:?}", place.id, place.path);
+        for place in places::places() {
+            println!("{:13} {}", place.id, covers(&place, &args.ops));
         }
         return ExitCode::SUCCESS;
     }
@@ -177,6 +100,27 @@ fn main() -> ExitCode {
     })
 }
 
+fn operation(text: &str) -> Result<&'static str, String> {
+    let mut names = places::OPERATIONS.iter().map(|o| o.name);
+    let found = names.find(|name| *name == text);
+    found.ok_or_else(|| {
+        "there are all-reduce, broadcast, all-gather, reduce-scatter and all-to-all".into()
+    })
+}
+
+/// What is measured in a place, in words.
+fn covers(place: &Place, ops: &[&str]) -> String {
+    let names = place.operations().map(|o| o.name);
+    let names: Vec<&str> = names
+        .filter(|n| ops.is_empty() || ops.contains(n))
+        .collect();
+    let sizes: Vec<String> = place.sizes.iter().map(|s| size(*s)).collect();
+    format!("{}; {}", names.join(", "), sizes.join(", "))
+}
+
+/// Timed calls of a size at least, however long they take.
+const LEAST: u32 = 3;
+
 /// One place with its network, if it has one.
 struct Ground<'a> {
     place: &'a Place,
@@ -190,10 +134,12 @@ impl Ground<'_> {
         Duration::from_secs(120)
     }
 
-    /// What gaggle takes for `what`: seconds by size, and by which algorithm.
-    fn measure(&self, what: &AllReduce) -> Result<BTreeMap<u64, (f64, String)>> {
+    /// What gaggle takes for `what`: seconds at each size, in their order, and by which algorithm.
+    fn measure(&self, what: &Call) -> Result<Vec<(f64, String)>> {
         let mut commands = match (&self.net, self.place.path) {
-            (Some(net), _) => perf::on_hosts(net, self.gaggle, 1, &what.arguments()),
+            (Some(net), path) => {
+                perf::on_hosts(net, self.gaggle, path.per_host(), &what.arguments())
+            }
             (None, Ranks::Threads(n)) => {
                 let ranks = format!("--threads={n}");
                 vec![perf::here(self.gaggle, what, &[&ranks])]
@@ -205,7 +151,7 @@ impl Ground<'_> {
                 words.extend(registered.then_some("--registered"));
                 vec![perf::here(self.gaggle, what, &words)]
             }
-            (None, Ranks::Hosts(_)) => bail!("there is no network"),
+            (None, Ranks::Hosts(..)) => bail!("there is no network"),
         };
         if let Some(tables) = &self.tables {
             for command in &mut commands {
@@ -213,10 +159,16 @@ impl Ground<'_> {
             }
         }
         let said = jobs::run(commands, self.limit())?;
-        let found = perf::read(&said[0])?.into_iter();
-        Ok(found
-            .map(|m| (m.bytes, (median(&m.seconds), m.algorithm)))
-            .collect())
+        let found = perf::read(&said[0])?;
+        if found.len() != what.sizes.len() {
+            bail!(
+                "{} sizes were measured of {}",
+                found.len(),
+                what.sizes.len()
+            );
+        }
+        let found = found.into_iter();
+        Ok(found.map(|m| (median(&m.seconds), m.algorithm)).collect())
     }
 
     /// Has `gaggle tune` measure the place.
@@ -225,7 +177,7 @@ impl Ground<'_> {
         let mut words: Vec<String> = vec!["tune".into(), "--repeat=9".into(), "-o".into()];
         words.push(path.to_string_lossy().into_owned());
         let commands = match (&self.net, self.place.path) {
-            (Some(net), _) => perf::on_hosts(net, self.gaggle, 1, &words),
+            (Some(net), path) => perf::on_hosts(net, self.gaggle, path.per_host(), &words),
             (None, Ranks::Processes(n, transport, _)) => {
                 let mut command = Command::new(self.gaggle);
                 perf::clean(&mut command);
@@ -252,7 +204,7 @@ fn orchestrate(args: &Args) -> Result<()> {
     let mut report = Report::default();
     if !net::is_inside() {
         let why = net::missing().unwrap_or_default();
-        all.retain(|p| !matches!(p.path, Ranks::Hosts(_)));
+        all.retain(|p| !matches!(p.path, Ranks::Hosts(..)));
         report.missing.push(format!("places between hosts: {why}"));
     }
     let (mut rounds, mut budget) = (args.rounds, args.budget);
@@ -276,13 +228,20 @@ fn orchestrate(args: &Args) -> Result<()> {
         format!("machine: {}", machine()),
         format!("{rounds} rounds"),
     ];
-    let bar = ProgressBar::new((all.len() * rounds * (1 + ALGORITHMS.len())) as u64);
+    report.judge_by(rounds);
+    let covered = all
+        .iter()
+        .map(|p| format!("{}: {}", p.id, covers(p, &args.ops)));
+    report.head.extend(covered);
+    let operations: usize = all.iter().map(|p| p.operations().count()).sum();
+    let bar = ProgressBar::new((operations * rounds) as u64);
     bar.set_style(ProgressStyle::with_template(
         "{elapsed_precise} {bar:30} {pos}/{len} {msg}",
     )?);
     let place_for_tables = tempfile::tempdir()?;
     let columns = [
         "place",
+        "operation",
         "size",
         "chosen",
         "time",
@@ -290,10 +249,12 @@ fn orchestrate(args: &Args) -> Result<()> {
         "time of it",
         "others",
     ];
+    let mut missed: Vec<String> = Vec::new();
+    let began = std::time::Instant::now();
     let mut table = Table::new("The chosen algorithm ÷ the best forced one", &columns);
     for place in &all {
         let net = match place.path {
-            Ranks::Hosts(wire) => Some(Net::lay(wire, None)?),
+            Ranks::Hosts(wire, _) => Some(Net::lay(wire, None)?),
             _ => None,
         };
         let mut ground = Ground {
@@ -305,22 +266,30 @@ fn orchestrate(args: &Args) -> Result<()> {
         if args.tuned {
             ground.tune(place_for_tables.path())?;
         }
-        let cells = rounds_of(&ground, rounds, budget, &bar)?;
-        for (bytes, cell) in cells {
-            table.lines.push(cell.line(place, bytes)?);
-            for (name, seconds) in cell.forced {
-                report.figures.push(Figure {
-                    name: format!("{}/{}/{name}", place.id, size(bytes)),
-                    parameters: json!({"place": place.id, "algorithm": name, "tuned": args.tuned}),
+        for operation in place.operations() {
+            if !args.ops.is_empty() && !args.ops.contains(&operation.name) {
+                continue;
+            }
+            let cells = rounds_of(&ground, operation, (rounds, budget), &bar)?;
+            for (bytes, cell) in cells {
+                let line = cell.line(&place.id, operation.name, bytes)?;
+                if line.kept() == Some(false) && report.unjudged.is_none() {
+                    missed.push(line.cells[..6].join(" | "));
+                }
+                table.lines.push(line);
+                report.figures.extend(cell.forced.into_iter().map(|(name, seconds)| Figure {
+                    name: format!("{}/{}/{}/{name}", place.id, operation.name, size(bytes)),
+                    parameters: json!({"place": place.id, "operation": operation.name, "algorithm": name, "tuned": args.tuned}),
                     unit: "s",
                     samples: seconds,
                     bytes: Some(bytes),
-                });
+                }));
             }
         }
     }
     bar.finish_and_clear();
     report.tables.push(table);
+    report.head.push(format!("{} s", began.elapsed().as_secs()));
     println!("{}", report.markdown());
     if args.smoke {
         println!("it works; so short, the figures mean nothing");
@@ -329,114 +298,56 @@ fn orchestrate(args: &Args) -> Result<()> {
     let dir = args.report.clone();
     let dir = dir.unwrap_or_else(|| target.join("bench/chosen"));
     report.write(&dir, "chosen")?;
-    let (met, missed) = report.counts();
-    println!(
-        "{met} met, {missed} missed; the table is in {}",
-        dir.display()
-    );
+    println!("{}; the table is in {}", report.verdict(), dir.display());
     report.write_figures(args.out.as_deref())
 }
 
-/// Seconds by algorithm and round, at one size.
-#[derive(Default)]
-struct Cell {
-    chosen: String,
-    free: Vec<f64>,
-    forced: BTreeMap<&'static str, Vec<f64>>,
-}
-
-impl Cell {
-    fn line(&self, place: &Place, bytes: u64) -> Result<Line> {
-        let forced = self.forced.get(&*self.chosen);
-        let forced = forced.with_context(|| {
-            format!(
-                "{}: {} was chosen, and cannot be forced",
-                place.id, self.chosen
-            )
-        })?;
-        // The same thing, measured twice in each round.
-        let both: Vec<f64> = forced
-            .iter()
-            .zip(&self.free)
-            .map(|(a, b)| (a + b) / 2.0)
-            .collect();
-        let others = self.forced.iter().filter(|(name, _)| **name != self.chosen);
-        let best = others.min_by(|a, b| median(a.1).total_cmp(&median(b.1)));
-        let mut sorted: Vec<(&str, f64)> =
-            self.forced.iter().map(|(n, s)| (*n, median(s))).collect();
-        sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let list: Vec<String> = sorted
-            .iter()
-            .filter(|(n, _)| *n != self.chosen)
-            .map(|(n, s)| format!("{n} {}", time(*s)))
-            .collect();
-        // Where no other one is faster it is itself the best.
-        let (name, seconds, ratio) = match best {
-            Some((name, times)) if median(times) < median(&both) => {
-                (*name, median(times), paired(&both, times))
-            }
-            _ => (&*self.chosen, median(&both), 1.0),
-        };
-        Ok(Line {
-            cells: vec![
-                place.id.clone(),
-                size(bytes),
-                self.chosen.clone(),
-                time(median(&both)),
-                name.to_owned(),
-                time(seconds),
-                list.join(", "),
-            ],
-            held: Some((ratio, BAR)),
-        })
-    }
-}
-
+/// One operation at all sizes, in turn.
 fn rounds_of(
     ground: &Ground<'_>,
-    rounds: usize,
-    budget: f64,
+    operation: &Operation,
+    (rounds, budget): (usize, f64),
     bar: &ProgressBar,
 ) -> Result<BTreeMap<u64, Cell>> {
+    let sizes = &ground.place.sizes;
     let mut cells: BTreeMap<u64, Cell> = BTreeMap::new();
-    // Number 0 is the free choice.
-    let mut contenders: Vec<Option<&'static str>> = vec![None];
-    contenders.extend(ALGORITHMS.map(Some));
-    if !matches!(ground.place.path, Ranks::Processes(_, _, true)) {
-        // Of ordinary memory `fused` is the same thing, and would be measured twice.
-        contenders.retain(|c| *c != Some("staged"));
-    }
+    // The free choice is one of them.
+    let algorithms = ground.place.algorithms(operation).into_iter().map(Some);
+    let mut contenders: Vec<Option<&'static str>> =
+        std::iter::once(None).chain(algorithms).collect();
     for round in 0..rounds {
         let n = contenders.len();
         let mut cannot = Vec::new();
         for at in 0..n {
             let contender = contenders[(at + round) % n];
-            bar.set_message(format!(
-                "{}, round {} of {rounds}, {}",
-                ground.place.id,
-                round + 1,
-                contender.unwrap_or("the choice")
-            ));
-            let what = AllReduce {
+            let name = contender.unwrap_or("the choice");
+            let whose = format!("{}, {}, {name}", ground.place.id, operation.name);
+            bar.set_message(format!("round {} of {rounds}: {whose}", round + 1));
+            let left = |bytes: &&u64| {
+                let behind = |cell: &Cell| contender.is_some_and(|name| cell.is_behind(name));
+                round == 0 || !cells.get(bytes).is_some_and(behind)
+            };
+            let left: Vec<u64> = sizes.iter().filter(left).copied().collect();
+            if left.is_empty() {
+                continue;
+            }
+            let what = Call {
+                operation: operation.name,
                 budget: Some(budget),
                 check: round == 0,
                 algorithm: contender.map(str::to_owned),
-                ..AllReduce::of(&ground.place.sizes, 1)
+                ..Call::of(&left, LEAST)
             };
             let found = match (ground.measure(&what), contender) {
                 (Ok(found), _) => found,
                 // It says so before anything is measured: it is not for this place.
-                (Err(_), Some(_)) if round == 0 => {
+                (Err(error), Some(_)) if round == 0 && is_refusal(&error) => {
                     cannot.push(contender);
-                    bar.inc(rounds as u64);
                     continue;
                 }
-                (Err(error), _) => {
-                    let name = contender.unwrap_or("the choice");
-                    return Err(error.context(format!("{}, {name}", ground.place.id)));
-                }
+                (Err(error), _) => return Err(error.context(whose)),
             };
-            for (bytes, (seconds, algorithm)) in found {
+            for (bytes, (seconds, algorithm)) in left.into_iter().zip(found) {
                 let cell = cells.entry(bytes).or_default();
                 match contender {
                     Some(name) => cell.forced.entry(name).or_default().push(seconds),
@@ -446,52 +357,24 @@ fn rounds_of(
                     }
                 }
             }
-            bar.inc(1);
         }
+        bar.inc(1);
         contenders.retain(|c| !cannot.contains(c));
         if contenders.len() < 2 {
-            bail!("{}: no algorithm can be forced", ground.place.id);
+            bail!(
+                "{}, {}: no algorithm can be forced",
+                ground.place.id,
+                operation.name
+            );
         }
     }
     Ok(cells)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cell(chosen: &str, free: f64, forced: &[(&'static str, f64)]) -> Cell {
-        Cell {
-            chosen: chosen.into(),
-            free: vec![free; 3],
-            forced: forced.iter().map(|(n, s)| (*n, vec![*s; 3])).collect(),
-        }
-    }
-
-    fn held(cell: &Cell) -> Option<bool> {
-        let place = &places()[0];
-        cell.line(place, 64).expect("measured").kept()
-    }
-
-    #[test]
-    fn a_choice_is_held_against_the_best_other_one() {
-        let times = [("ring", 2.0), ("direct", 1.0)];
-        assert_eq!(held(&cell("direct", 1.1, &times)), Some(true));
-        assert_eq!(held(&cell("ring", 2.0, &times)), Some(false));
-        // Within a tenth.
-        assert_eq!(
-            held(&cell("ring", 2.0, &[("ring", 2.0), ("direct", 1.9)])),
-            Some(true)
-        );
-        let unknown = cell("fused", 1.0, &times);
-        assert!(unknown.line(&places()[0], 64).is_err());
-    }
-
-    #[test]
-    fn places_are_chosen_by_the_beginning_of_their_names() {
-        let of = |name: &str| chosen(&[name.to_owned()]).map(|all| all.len());
-        assert_eq!(of("threads").expect("three"), 3);
-        assert_eq!(of("hosts-4x200").expect("one"), 1);
-        assert!(of("moon").is_err());
-    }
+/// Whether the engine has said that an algorithm is not for this operation in this place; everything else is a failure.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    let said = format!("{error:#}");
+    ["what can: ", "has no plan", "needs "]
+        .iter()
+        .any(|words| said.contains(words))
 }

@@ -13,14 +13,17 @@
 
 #![forbid(unsafe_code)]
 
+mod contender;
 mod others;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use contender::Contender;
 use gaggle_benches::{
     jobs,
     net::{self, Net, Wire},
-    perf::{self, AllReduce, Measured},
+    options::{self, ROUNDS},
+    perf::{self, Call, Measured},
     verdict::{Figure, Line, Report, Table, machine, median, paired, size, time},
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,8 +34,8 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duratio
 /// The machine does not allow it.
 const CANNOT: u8 = 77;
 const MIB: u64 = 1 << 20;
-/// Rounds that judge where times are compared.
-const ROUNDS: usize = 7;
+/// So many rounds more, where some run of a round has failed.
+const EXTRA: usize = 2;
 
 #[derive(Parser)]
 #[command(about = "All-reduce between hosts with limited rates and with delay", long_about = None)]
@@ -41,25 +44,25 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::file)]
     out: Option<PathBuf>,
     /// Where the tables go; target/bench/hosts without it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = options::folder)]
     report: Option<PathBuf>,
     /// Only the experiments whose name begins with one of these: rates-4x200, rates-8, bf16, levels, delay
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
-    /// How often each is measured; compared in pairs
-    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = at_least_one)]
+    /// How often each is measured; compared in pairs; fewer than 7 judge nothing
+    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = options::at_least_one)]
     rounds: usize,
-    /// One round
+    /// One round, which judges nothing
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// TCP's congestion control on the hosts; the machine's without it
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Measure this `gaggle` instead of building one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::program)]
     gaggle: Option<PathBuf>,
     /// Where `cargo xtask bench peers` has installed the other systems; target/peers without it
     #[arg(long, value_name = "DIR")]
@@ -67,13 +70,6 @@ struct Args {
     /// Say what experiments there are
     #[arg(long)]
     list: bool,
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("a number from 1".into()),
-        Ok(n) => Ok(n),
-    }
 }
 
 fn main() -> ExitCode {
@@ -230,6 +226,7 @@ fn orchestrate(args: &Args) -> Result<()> {
             .trim()
             .to_owned(),
     };
+    bench.report.judge_by(rounds);
     let typed: Vec<String> = std::env::args().skip(1).collect();
     let typed = typed.join(" ");
     let typed = typed.split("--out ").next().unwrap_or_default();
@@ -254,9 +251,9 @@ fn orchestrate(args: &Args) -> Result<()> {
     if args.smoke {
         println!("it works; so short, the figures mean nothing");
     } else {
-        let (met, missed) = bench.report.counts();
         println!(
-            "{met} met, {missed} missed; the tables are in {}",
+            "{}; the tables are in {}",
+            bench.report.verdict(),
             dir.display()
         );
     }
@@ -266,6 +263,31 @@ fn orchestrate(args: &Args) -> Result<()> {
 /// Bytes that each of `n` ranks must send for an all-reduce, whatever the plan.
 fn least(n: usize, bytes: u64) -> f64 {
     2.0 * (n as f64 - 1.0) / n as f64 * bytes as f64
+}
+
+/// What each host's interface has sent.
+fn passed(net: &Net) -> Result<Vec<u64>> {
+    let hosts = 0..net.wire().hosts;
+    hosts.map(|h| Ok(net.passed(h)?.sent)).collect()
+}
+
+/// What the host has sent that has sent most since then.
+///
+/// # Errors
+/// One has sent less than it had to.
+fn used(net: &Net, before: &[u64], must: f64) -> Result<f64> {
+    let mut most = 0f64;
+    for (host, (before, after)) in before.iter().zip(passed(net)?).enumerate() {
+        let sent = after.saturating_sub(*before) as f64;
+        if sent < must {
+            bail!(
+                "host {host} has sent {sent:.0} bytes by {}, and had to send {must:.0}: something went another way",
+                net::INTERFACE
+            );
+        }
+        most = most.max(sent);
+    }
+    Ok(most)
 }
 
 impl Bench {
@@ -290,13 +312,11 @@ impl Bench {
     ///
     /// # Errors
     /// A rank fails, or less has passed the network than had to.
-    fn run(&self, net: &Net, per_host: usize, what: &AllReduce) -> Result<(Vec<Measured>, f64)> {
+    fn run(&self, net: &Net, per_host: usize, what: &Call) -> Result<(Vec<Measured>, f64)> {
         let hosts = net.wire().hosts;
         let world = hosts * per_host;
         let ranks = perf::on_hosts(net, &self.gaggle, per_host, &what.arguments());
-        let passed =
-            || -> Result<Vec<u64>> { (0..hosts).map(|h| Ok(net.passed(h)?.sent)).collect() };
-        let before = passed()?;
+        let before = passed(net)?;
         let wire = net.wire();
         let seconds: f64 = what
             .sizes
@@ -312,17 +332,7 @@ impl Bench {
         };
         let must: f64 = what.sizes.iter().map(|s| least(hosts, *s)).sum();
         let must = part * must * what.rounds() as f64;
-        let mut most = 0f64;
-        for (host, (before, after)) in before.iter().zip(passed()?).enumerate() {
-            let sent = (after - before) as f64;
-            if sent < must {
-                bail!(
-                    "host {host} has sent {sent:.0} bytes by {}, and had to send {must:.0}: something went another way",
-                    net::INTERFACE
-                );
-            }
-            most = most.max(sent);
-        }
+        let most = used(net, &before, must)?;
         Ok((measured, most / what.rounds() as f64))
     }
 
@@ -358,15 +368,13 @@ impl Bench {
             "sent per call",
         ];
         let mut table = Table::new(title, &columns);
-        // Long calls that vary little: fewer rounds say as much.
-        let rounds = self.rounds.div_ceil(3);
         for bytes in &e.sizes {
             let (mut seconds, mut by, mut sent) = (Vec::new(), String::new(), 0.0);
-            for round in 0..rounds {
+            for round in 0..self.rounds {
                 self.turn(e, round);
-                let what = AllReduce {
+                let what = Call {
                     check: round == 0,
-                    ..AllReduce::of(&[*bytes], self.calls)
+                    ..Call::of(&[*bytes], self.calls)
                 };
                 let (measured, passed) = self.run(net, 1, &what)?;
                 let one = measured.first().context("nothing was measured")?;
@@ -395,16 +403,15 @@ impl Bench {
     fn bf16(&mut self, e: &Experiment, net: &Net) -> Result<()> {
         let title = format!("bf16 on the wire against f32, {}", e.wire().name());
         let mut table = Table::new(title, &["size", "f32", "bf16"]);
-        let rounds = self.rounds.div_ceil(2);
         for bytes in &e.sizes {
             let mut seconds: [Vec<f64>; 2] = Default::default();
-            for round in 0..rounds {
+            for round in 0..self.rounds {
                 self.turn(e, round);
                 for at in [round % 2, 1 - round % 2] {
-                    let what = AllReduce {
+                    let what = Call {
                         check: round == 0,
                         codec: (at == 1).then_some("bf16"),
-                        ..AllReduce::of(&[*bytes], self.calls)
+                        ..Call::of(&[*bytes], self.calls)
                     };
                     let (measured, _) = self.run(net, 1, &what)?;
                     let one = measured.first().context("nothing was measured")?;
@@ -439,12 +446,12 @@ impl Bench {
             let mut sent: [f64; 2] = [0.0; 2];
             let mut seconds: [Vec<f64>; 2] = Default::default();
             let mut by = String::new();
-            for round in 0..self.rounds.div_ceil(3) {
+            for round in 0..self.rounds {
                 self.turn(e, round);
                 for (at, per_host) in [1, 2].into_iter().enumerate() {
-                    let what = AllReduce {
+                    let what = Call {
                         check: round == 0,
-                        ..AllReduce::of(&[*bytes], self.calls)
+                        ..Call::of(&[*bytes], self.calls)
                     };
                     let (measured, passed) = self.run(net, per_host, &what)?;
                     let one = measured.first().context("nothing was measured")?;
@@ -487,88 +494,104 @@ impl Bench {
 
     fn delay(&mut self, e: &Experiment, net: &Net) -> Result<()> {
         let title = format!("All-reduce beside other systems, {}", e.wire().name());
-        let mut ours: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        let mut ours = Contender::new("gaggle");
         let mut by: BTreeMap<u64, String> = BTreeMap::new();
-        let mut theirs: Vec<(Other, BTreeMap<u64, Vec<f64>>)> = Vec::new();
-        let mut absent: BTreeMap<&str, String> = BTreeMap::new();
+        let mut theirs: Vec<(Other, Contender)> = Vec::new();
         for other in Other::ALL {
-            theirs.push((other, BTreeMap::new()));
-        }
-        for round in 0..self.rounds {
-            self.turn(e, round);
-            let what = AllReduce {
-                check: round == 0,
-                ..AllReduce::of(&e.sizes, 20 * self.calls)
-            };
-            let (measured, _) = self.run(net, 1, &what)?;
-            for one in measured {
-                ours.entry(one.bytes)
-                    .or_default()
-                    .push(median(&one.seconds));
-                by.insert(one.bytes, one.algorithm);
+            match other.program(&self.peers) {
+                Ok(_) => theirs.push((other, Contender::new(other.name()))),
+                Err(why) => self.missing(other.name(), &format!("{why:#}")),
             }
-            for (other, times) in &mut theirs {
-                if absent.contains_key(other.name()) {
+        }
+        // A round in which somebody failed is made up for, within limits.
+        let mut round = 0;
+        while round < self.rounds || round < self.rounds + EXTRA && self.lacks(&ours, &theirs) {
+            self.turn(e, round.min(self.rounds - 1));
+            let what = Call {
+                check: round == 0,
+                ..Call::of(&e.sizes, 20 * self.calls)
+            };
+            let found = self.run(net, 1, &what).map(|(measured, _)| {
+                let times = measured.iter().map(|m| (m.bytes, median(&m.seconds)));
+                let times = times.collect();
+                by.extend(measured.into_iter().map(|m| (m.bytes, m.algorithm)));
+                times
+            });
+            ours.add(round, found);
+            for (other, contender) in &mut theirs {
+                if contender.has_given_up() {
                     continue;
                 }
                 let (budget, limit) = (0.4, Duration::from_secs(40));
-                match other.measure(net, &self.peers, &e.sizes, budget, limit) {
-                    Ok(found) => {
-                        for (bytes, seconds) in found {
-                            times.entry(bytes).or_default().push(seconds);
-                        }
-                    }
-                    Err(why) => {
-                        absent.insert(other.name(), format!("{why:#}"));
-                    }
-                }
+                let before = passed(net);
+                let found = other.measure(net, &self.peers, &e.sizes, budget, limit);
+                // Each size once: how often they call it is theirs to know.
+                let must: f64 = e.sizes.iter().map(|s| least(e.hosts, *s)).sum();
+                let found = found.and_then(|found| {
+                    used(net, &before?, must)?;
+                    Ok(found)
+                });
+                contender.add(round, found);
             }
-            self.bar.inc(1);
+            if round < self.rounds {
+                self.bar.inc(1);
+            }
+            round += 1;
         }
-        theirs.retain(|(other, _)| !absent.contains_key(other.name()));
+        let all = std::iter::once(&ours).chain(theirs.iter().map(|(_, c)| c));
+        for (name, why) in all
+            .filter_map(|c| Some((c.name, c.failed()?)))
+            .collect::<Vec<_>>()
+        {
+            self.missing(name, &why);
+        }
+        theirs.retain(|(_, c)| !c.times.is_empty());
         let mut columns = vec!["size", "algorithm", "gaggle"];
         columns.extend(theirs.iter().map(|(other, _)| other.name()));
         columns.push("floor");
         let mut table = Table::new(title, &columns);
-        let none = Vec::new();
         for bytes in &e.sizes {
-            let got = ours.get(bytes).unwrap_or(&none);
-            let of =
-                |times: &BTreeMap<u64, Vec<f64>>| times.get(bytes).cloned().unwrap_or_default();
-            let best = theirs.iter().map(|(_, t)| of(t));
-            let best = best.min_by(|a, b| median(a).total_cmp(&median(b)));
+            let best = theirs.iter().map(|(_, c)| c);
+            let best = best.min_by(|a, b| a.median(*bytes).total_cmp(&b.median(*bytes)));
+            let ratios = best.map(|best| ours.paired(best, *bytes));
+            let held = ratios.filter(|r| r.len() >= self.rounds);
+            if let (None, Some(best)) = (&held, best) {
+                self.missing(
+                    &format!("{} beside {}", size(*bytes), best.name),
+                    &format!("fewer than {} rounds have both: not judged", self.rounds),
+                );
+            }
             let mut cells = vec![
                 size(*bytes),
                 by.get(bytes).cloned().unwrap_or_default(),
-                time(median(got)),
+                time(ours.median(*bytes)),
             ];
-            cells.extend(theirs.iter().map(|(_, t)| time(median(&of(t)))));
+            cells.extend(theirs.iter().map(|(_, c)| time(c.median(*bytes))));
             cells.push(time(floor(e, *bytes)));
             table.lines.push(Line {
                 cells,
-                held: best.map(|best| (paired(got, &best), 0.65)),
+                held: held.map(|ratios| (median(&ratios), 0.65)),
             });
-            self.figure(
-                e,
-                format!("{} gaggle", size(*bytes)),
-                *bytes,
-                "s",
-                &got.clone(),
-            );
-        }
-        for (other, times) in &theirs {
-            for (bytes, seconds) in times {
-                let name = format!("{} {}", size(*bytes), other.name());
-                self.figure(e, name, *bytes, "s", seconds);
+            for contender in std::iter::once(&ours).chain(theirs.iter().map(|(_, c)| c)) {
+                let name = format!("{} {}", size(*bytes), contender.name);
+                self.figure(e, name, *bytes, "s", &contender.of(*bytes));
             }
-        }
-        for (name, why) in absent {
-            self.report
-                .missing
-                .push(format!("{name} with delay: {why}"));
         }
         self.report.tables.push(table);
         Ok(())
+    }
+
+    fn lacks(&self, ours: &Contender, theirs: &[(Other, Contender)]) -> bool {
+        let others = theirs.iter().map(|(_, c)| c).filter(|c| !c.has_given_up());
+        std::iter::once(ours)
+            .chain(others)
+            .any(|c| c.times.len() < self.rounds)
+    }
+
+    fn missing(&mut self, name: &str, why: &str) {
+        self.report
+            .missing
+            .push(format!("{name} with delay: {why}"));
     }
 }
 

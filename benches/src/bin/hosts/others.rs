@@ -1,4 +1,4 @@
-//! The other systems, started on hosts with a delay between them: Open MPI through a stand-in for a remote shell, Gloo as a process per host.
+//! The other systems, started on hosts with a delay between them: Open MPI and MPICH through a stand-in for a remote shell, oneCCL and Gloo as a process per host.
 //!
 //! Installed by `cargo xtask bench peers`; what is not there is absent, and said so.
 
@@ -20,16 +20,26 @@ use std::{
 pub(crate) enum Other {
     OpenMpi4,
     OpenMpi5,
+    Mpich,
+    OneCcl,
     Gloo,
 }
 
 impl Other {
-    pub(crate) const ALL: [Other; 3] = [Other::OpenMpi4, Other::OpenMpi5, Other::Gloo];
+    pub(crate) const ALL: [Other; 5] = [
+        Other::OpenMpi4,
+        Other::OpenMpi5,
+        Other::Mpich,
+        Other::OneCcl,
+        Other::Gloo,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Other::OpenMpi4 => "Open MPI 4",
             Other::OpenMpi5 => "Open MPI 5",
+            Other::Mpich => "MPICH",
+            Other::OneCcl => "oneCCL",
             Other::Gloo => "Gloo",
         }
     }
@@ -38,6 +48,8 @@ impl Other {
         match self {
             Other::OpenMpi4 => "openmpi4",
             Other::OpenMpi5 => "openmpi5",
+            Other::Mpich => "mpich",
+            Other::OneCcl => "oneccl",
             Other::Gloo => "gloo",
         }
     }
@@ -46,7 +58,7 @@ impl Other {
     ///
     /// # Errors
     /// It was not installed.
-    fn program(self, peers: &Path) -> Result<PathBuf> {
+    pub(crate) fn program(self, peers: &Path) -> Result<PathBuf> {
         let program = peers.join("bin").join(self.key());
         if !program.exists() {
             bail!("it is not installed: `cargo xtask bench peers --install-only` does that");
@@ -83,6 +95,10 @@ impl Other {
             Other::Gloo => (0..net.wire().hosts)
                 .map(|host| gloo(net, host, &program, &words, place.path()))
                 .collect(),
+            Other::OneCcl => (0..net.wire().hosts)
+                .map(|host| one_ccl(net, host, peers, &words, place.path()))
+                .collect(),
+            Other::Mpich => vec![mpich(net, peers, &program, &words, place.path())?],
             _ => vec![self.mpi(net, peers, &program, &words, place.path())?],
         };
         let said = jobs::run(commands, limit)?;
@@ -102,19 +118,10 @@ impl Other {
         place: &Path,
     ) -> Result<Command> {
         let (hosts, control) = net.control();
-        let pids: Vec<String> = (0..hosts.len()).map(|h| net.pid(h).to_string()).collect();
-        let agent = place.join("agent");
-        // Open MPI calls it as it calls ssh: options, a host, a command for a shell there.
-        let script = format!(
-            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=${{1##*.}}; shift\nset_ns() {{ shift $host; pid=$1; }}\nset_ns 0 {}\nexec nsenter --target=$pid --net -- unshare --uts sh -c \"hostname host$host; $*\"\n",
-            pids.join(" ")
-        );
-        fs::write(&agent, script)?;
-        said_ok(Command::new("chmod").arg("+x").arg(&agent))?;
+        let agent = agent(net, place)?;
         let home = peers.join(self.key());
         let host_list: Vec<String> = hosts.iter().map(|h| format!("{h}:1")).collect();
         let mut command = Command::new(home.join("bin/mpirun"));
-        let agent = agent.to_string_lossy().into_owned();
         let (launch, oob) = match self {
             Other::OpenMpi5 => (
                 ["--prtemca", "plm_ssh_agent"],
@@ -143,6 +150,78 @@ impl Other {
         }
         Ok(command)
     }
+}
+
+/// A stand-in for a remote shell: launchers call it as they call ssh, with options, a host, and a command for a shell there.
+fn agent(net: &Net, place: &Path) -> Result<PathBuf> {
+    let pids: Vec<String> = (0..net.wire().hosts)
+        .map(|h| net.pid(h).to_string())
+        .collect();
+    let agent = place.join("agent");
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=${{1##*.}}; shift\nset_ns() {{ shift $host; pid=$1; }}\nset_ns 0 {}\nexec nsenter --target=$pid --net -- unshare --uts sh -c \"hostname host$host; $*\"\n",
+        pids.join(" ")
+    );
+    fs::write(&agent, script)?;
+    said_ok(Command::new("chmod").arg("+x").arg(&agent))?;
+    Ok(agent)
+}
+
+/// Over libfabric's provider for TCP, as in `peers`.
+fn mpich(
+    net: &Net,
+    peers: &Path,
+    program: &Path,
+    words: &[String],
+    place: &Path,
+) -> Result<Command> {
+    let (hosts, _) = net.control();
+    let mut command = Command::new(peers.join("mpich/bin/mpiexec"));
+    command
+        .args(["-launcher", "ssh", "-launcher-exec"])
+        .arg(agent(net, place)?)
+        .args(["-localhost", &net.middle()])
+        .args(["-hosts", &hosts.join(","), "-ppn", "1"])
+        .args(["-n", &hosts.len().to_string()])
+        .arg(program)
+        .args(words)
+        .env("MPIR_CVAR_NOLOCAL", "1")
+        .env("MPIR_CVAR_CH4_NETMOD", "ofi")
+        .env("FI_PROVIDER", "tcp")
+        .env("FI_TCP_IFACE", net::INTERFACE)
+        .env("TMPDIR", place);
+    Ok(command)
+}
+
+/// Over libfabric's provider for TCP, as in `peers`.
+fn one_ccl(net: &Net, host: usize, peers: &Path, words: &[String], place: &Path) -> Command {
+    let home = peers.join("oneccl");
+    let mut command = net.on(host, peers.join("bin/oneccl"));
+    command
+        .args(words)
+        .env("RANK", host.to_string())
+        .env("WORLD_SIZE", net.wire().hosts.to_string())
+        .env("RDZV", place)
+        .env("LD_LIBRARY_PATH", home.join("lib"))
+        .env("I_MPI_ROOT", &home)
+        .env("FI_TCP_IFACE", net::INTERFACE)
+        .env("CCL_KVS_IFACE", net::INTERFACE);
+    for (name, value) in [
+        ("CCL_ATL_TRANSPORT", "ofi"),
+        ("CCL_ATL_SHM", "0"),
+        ("CCL_PROCESS_LAUNCHER", "none"),
+        ("CCL_LOCAL_RANK", "0"),
+        ("CCL_LOCAL_SIZE", "1"),
+        ("CCL_LOG_LEVEL", "error"),
+        // Ranks share processors here.
+        ("CCL_WORKER_OFFLOAD", "1"),
+        ("CCL_YIELD", "sched_yield"),
+        ("CCL_SPIN_COUNT", "1"),
+        ("FI_PROVIDER", "tcp"),
+    ] {
+        command.env(name, value);
+    }
+    command
 }
 
 fn gloo(net: &Net, host: usize, program: &Path, words: &[String], place: &Path) -> Command {

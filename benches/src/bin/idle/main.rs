@@ -2,14 +2,18 @@
 //!
 //! Each rank has joined, has reduced something in the whole job, in a group and on a registered buffer where there is one, and then waits for its standard input to end, outside of the library.
 //! Meanwhile the kernel's own account of every thread (`/proc/PID/task/TID/schedstat` and `status`) is read at the beginning and the end: the busiest rank may take 0.1 % of a processor.
+//! [`counter`] sees first that the account moves when a thread is busy; where it does not nothing is judged.
 
 #![forbid(unsafe_code)]
 
+mod counter;
+
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use counter::Counter;
 use gaggle::{Group, Rank, Sum};
 use gaggle_benches::{
-    perf,
+    options, perf,
     verdict::{Figure, Line, Report, Table, machine},
 };
 use serde_json::json;
@@ -29,6 +33,8 @@ use std::{
 const CANNOT: u8 = 77;
 /// Of a processor.
 const BAR: f64 = 0.001;
+/// Seconds that judge: of fewer a few late wake-ups are more than the bar.
+const JUDGES: f64 = 5.0;
 const READY: &str = "ready";
 
 #[derive(Parser)]
@@ -38,15 +44,15 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::file)]
     out: Option<PathBuf>,
     /// Where the table goes; target/bench/idle without it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = options::folder)]
     report: Option<PathBuf>,
     /// How long the ranks are watched
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     seconds: f64,
-    /// Watch for 2 seconds
+    /// Watch for 2 seconds, which judges nothing
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
     /// Used by the program itself: be a rank
@@ -56,14 +62,14 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if !args.rank && fs::read_to_string("/proc/self/schedstat").is_err() {
-        println!("idle: cannot run: this system does not say how long threads have run");
-        return ExitCode::from(CANNOT);
-    }
     let done = if args.rank {
         rank()
     } else {
-        orchestrate(&args)
+        let Some(counter) = Counter::that_counts() else {
+            println!("idle: cannot run: this system does not count how long threads have run");
+            return ExitCode::from(CANNOT);
+        };
+        orchestrate(&args, counter)
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -173,16 +179,20 @@ struct Account {
 }
 
 /// By thread: its name, and its account.
-fn accounts(pid: u32) -> Result<BTreeMap<String, (String, Account)>> {
+fn accounts(counter: Counter, pid: u32) -> Result<BTreeMap<String, (String, Account)>> {
     let mut all = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?;
-        let read = |name: &str| fs::read_to_string(task.path().join(name));
-        let (Ok(stat), Ok(status)) = (read("schedstat"), read("status")) else {
+        let (ran, status) = (
+            counter.read(&task.path()),
+            fs::read_to_string(task.path().join("status")),
+        );
+        let (Ok(ran), Ok(status)) = (ran, status) else {
             // A thread that has ended meanwhile.
             continue;
         };
-        let (name, account) = account(&stat, &status).context("the kernel writes another form")?;
+        let account = ran.and_then(|ns| account(ns, &status));
+        let (name, account) = account.context("the kernel writes another form")?;
         all.insert(
             task.file_name().to_string_lossy().into_owned(),
             (name, account),
@@ -191,16 +201,13 @@ fn accounts(pid: u32) -> Result<BTreeMap<String, (String, Account)>> {
     Ok(all)
 }
 
-fn account(stat: &str, status: &str) -> Option<(String, Account)> {
+fn account(ns: u64, status: &str) -> Option<(String, Account)> {
     let field = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name));
         line.map(|l| l.trim_start_matches(':').trim())
     };
-    let account = Account {
-        ns: stat.split_whitespace().next()?.parse().ok()?,
-        sleeps: field("voluntary_ctxt_switches")?.parse().ok()?,
-    };
-    Some((field("Name")?.to_owned(), account))
+    let sleeps = field("voluntary_ctxt_switches")?.parse().ok()?;
+    Some((field("Name")?.to_owned(), Account { ns, sleeps }))
 }
 
 /// What a rank has used meanwhile: the share of a processor, wake-ups per second, and the thread that used most.
@@ -219,9 +226,9 @@ fn used(
     let (mut ns, mut sleeps, mut most) = (0, 0, (0, String::from("none")));
     for (id, (name, now)) in after {
         let then = before.get(id).map(|(_, a)| *a).unwrap_or_default();
-        let own = now.ns - then.ns;
+        let own = now.ns.saturating_sub(then.ns);
         ns += own;
-        sleeps += now.sleeps - then.sleeps;
+        sleeps += now.sleeps.saturating_sub(then.sleeps);
         if own > most.0 {
             most = (own, name.clone());
         }
@@ -233,11 +240,16 @@ fn used(
     }
 }
 
-fn watch(ranks: usize, transport: &str, seconds: f64) -> Result<Vec<Used>> {
+fn watch(counter: Counter, (ranks, transport): (usize, &str), seconds: f64) -> Result<Vec<Used>> {
     let mut all = start(ranks, transport)?;
     // Whoever was last in the barrier is still on the way to its standard input.
     thread::sleep(Duration::from_secs_f64(seconds.min(1.0)));
-    let look = || -> Result<Vec<_>> { all.iter().map(|i| accounts(i.child.id())).collect() };
+    let look = || -> Result<Vec<_>> {
+        {
+            let pids = all.iter().map(|i| i.child.id());
+            pids.map(|pid| accounts(counter, pid)).collect()
+        }
+    };
     let (began, before) = (Instant::now(), look()?);
     thread::sleep(Duration::from_secs_f64(seconds));
     let (after, took) = (look()?, began.elapsed().as_secs_f64());
@@ -261,7 +273,7 @@ fn watch(ranks: usize, transport: &str, seconds: f64) -> Result<Vec<Used>> {
     Ok(pairs.map(|(b, a)| used(b, a, took)).collect())
 }
 
-fn orchestrate(args: &Args) -> Result<()> {
+fn orchestrate(args: &Args, counter: Counter) -> Result<()> {
     let seconds = match (args.smoke, args.quick) {
         (true, _) => 0.2,
         (_, true) => 2.0,
@@ -271,8 +283,9 @@ fn orchestrate(args: &Args) -> Result<()> {
         head: vec![
             format!("command: cargo xtask bench idle -- --seconds {seconds}"),
             format!("machine: {}", machine()),
-            format!("watched for {seconds} s"),
+            format!("watched for {seconds} s, by {}", counter.name()),
         ],
+        unjudged: (seconds < JUDGES).then(|| format!("watched for less than {JUDGES} s")),
         ..Report::default()
     };
     let columns = [
@@ -287,7 +300,7 @@ fn orchestrate(args: &Args) -> Result<()> {
         cases.truncate(1);
     }
     for (transport, ranks) in cases {
-        let all = watch(ranks, transport, seconds)
+        let all = watch(counter, (ranks, transport), seconds)
             .with_context(|| format!("{ranks} ranks over {transport}"))?;
         let most = all.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         let most = most.context("no ranks")?;
@@ -345,7 +358,7 @@ mod tests {
     #[test]
     fn threads_are_accounted_for() {
         let status = "Name:\tgaggle-progress-0\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t5\n";
-        let (name, account) = account("1500000 7 3\n", status).expect("read");
+        let (name, account) = account(1_500_000, status).expect("read");
         assert_eq!(name, "gaggle-progress-0");
         let wanted = Account {
             ns: 1_500_000,

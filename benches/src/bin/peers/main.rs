@@ -18,6 +18,7 @@ mod table;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use gaggle_benches::options;
 use indicatif::{ProgressBar, ProgressStyle};
 use install::Fetch;
 use judge::Measured;
@@ -45,19 +46,19 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::file)]
     out: Option<PathBuf>,
     /// Where tables and plots go; target/bench/peers without it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = options::folder)]
     report: Option<PathBuf>,
-    /// Of the other systems only these, separated by commas
+    /// Of the other systems only these, separated by commas; `gaggle`: none of them
     #[arg(long, value_delimiter = ',', value_name = "SYSTEMS")]
     only: Vec<String>,
     /// Only the experiments whose name begins with one of these, as shm-2 or mix
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     rows: Vec<String>,
     /// How often each contender is run; fewer than 7 judge nothing
-    #[arg(long, default_value_t = report::ROUNDS, value_parser = at_least_one)]
+    #[arg(long, default_value_t = report::ROUNDS, value_parser = options::at_least_one)]
     rounds: usize,
     /// One round with a third of the time
     #[arg(long, conflicts_with = "rounds")]
@@ -66,7 +67,7 @@ struct Args {
     #[arg(long, default_value_t = 0.3)]
     budget: f64,
     /// Measure this `gaggle` instead of building one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = options::program)]
     gaggle: Option<PathBuf>,
     /// Say what systems, experiments and rows there are
     #[arg(long)]
@@ -82,13 +83,6 @@ struct Args {
     duplex: bool,
     #[arg(long, hide = true, value_delimiter = ',')]
     sizes: Vec<u64>,
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("a number from 1".into()),
-        Ok(n) => Ok(n),
-    }
 }
 
 fn main() -> ExitCode {
@@ -189,9 +183,9 @@ fn other(system: System) -> bool {
     !matches!(system, System::Gaggle | System::Duplex)
 }
 
-/// The systems that `only` names, or all; gaggle and the raw exchange always take part.
+/// The systems that `only` names, or all; gaggle and the raw exchange always take part, whether they are named or not.
 fn chosen_systems(only: &[String]) -> Result<Vec<System>> {
-    let known = |key: &String| System::ALL.iter().any(|s| other(*s) && s.key() == key);
+    let known = |key: &String| System::ALL.iter().any(|s| s.key() == key);
     if let Some(unknown) = only.iter().find(|key| !known(key)) {
         let keys: Vec<&str> = System::ALL
             .iter()
@@ -199,7 +193,7 @@ fn chosen_systems(only: &[String]) -> Result<Vec<System>> {
             .map(|s| s.key())
             .collect();
         bail!(
-            "there is no system `{unknown}`; there are {}",
+            "there is no system `{unknown}`; there are {}, and gaggle, which takes part in any case",
             keys.join(", ")
         );
     }
@@ -466,6 +460,8 @@ mod tests {
             chosen_systems(&names(&["mpich"])).expect("one"),
             [System::Gaggle, System::Mpich, System::Duplex]
         );
+        let alone = chosen_systems(&names(&["gaggle"])).expect("alone");
+        assert_eq!(alone, [System::Gaggle, System::Duplex]);
         let error = chosen_systems(&names(&["nccl"]))
             .expect_err("none")
             .to_string();

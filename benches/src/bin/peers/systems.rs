@@ -2,6 +2,7 @@
 //!
 //! - Open MPI waits busily while every rank has a processor; ranks that share one must be told to give it away.
 //! - oneCCL works in the calling thread while every rank has a processor; else a thread of its own with a wait that yields is quicker by orders of magnitude.
+//! - MPICH and oneCCL over Intel MPI go over TCP by libfabric's provider of that name, told not to share memory; that they do, the loopback interface's counters show.
 //! - Gloo and BlueFog have threads of their own that block.
 
 use crate::{
@@ -83,10 +84,21 @@ pub(crate) fn invocation(
         Contender::Mpich => {
             let mut args = vec!["-np".to_owned(), e.ranks.to_string()];
             args.extend(program("mpich"));
+            let tcp = [
+                ("MPIR_CVAR_NOLOCAL", "1"),
+                ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+                ("FI_PROVIDER", "tcp"),
+                ("FI_TCP_IFACE", "lo"),
+            ];
+            let tcp = tcp.map(|(name, value)| (name.to_owned(), value.to_owned()));
             Invocation {
                 program: text(places.of("mpich").join("bin/mpiexec")),
                 args,
-                ..Invocation::default()
+                env: match e.path {
+                    Path::Shm => Vec::new(),
+                    Path::Tcp => tcp.to_vec(),
+                },
+                copies: None,
             }
         }
         Contender::OneCcl => one_ccl(places, e, crowded, false),
@@ -195,7 +207,13 @@ fn one_ccl(places: &Places, e: &Experiment, crowded: bool, over_mpi: bool) -> In
     let program = text(places.program("oneccl"));
     if over_mpi {
         set("CCL_ATL_TRANSPORT", "mpi");
-        set("I_MPI_FABRICS", "shm");
+        match e.path {
+            Path::Shm => set("I_MPI_FABRICS", "shm"),
+            Path::Tcp => {
+                set("I_MPI_FABRICS", "ofi");
+                set("I_MPI_OFI_PROVIDER", "tcp");
+            }
+        }
         return Invocation {
             program: text(home.join("bin/mpiexec.hydra")),
             args: vec!["-n".into(), e.ranks.to_string(), program],
@@ -275,6 +293,12 @@ mod tests {
         assert!(has(&ccl, "CCL_YIELD", "sched_yield") && ccl.copies == Some(4));
         let (_, ccl) = line(2, "tcp-2", Contender::OneCcl);
         assert!(has(&ccl, "CCL_WORKER_OFFLOAD", "0") && has(&ccl, "FI_PROVIDER", "tcp"));
+        let (_, ccl) = line(2, "tcp-2", Contender::OneCclMpi);
+        assert!(has(&ccl, "I_MPI_FABRICS", "ofi") && has(&ccl, "I_MPI_OFI_PROVIDER", "tcp"));
+        let (_, mpich) = line(2, "tcp-2", Contender::Mpich);
+        assert!(has(&mpich, "MPIR_CVAR_NOLOCAL", "1") && has(&mpich, "FI_PROVIDER", "tcp"));
+        let (_, mpich) = line(2, "shm-2", Contender::Mpich);
+        assert!(mpich.env.is_empty());
     }
 
     #[test]

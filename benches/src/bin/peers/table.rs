@@ -185,7 +185,9 @@ pub(crate) fn experiments(cores: usize) -> Vec<Experiment> {
     let on_host = [
         Registered, Plain, OpenMpi4, OpenMpi5, Mpich, OneCcl, OneCclMpi,
     ];
-    let on_tcp = [Plain, OpenMpi4, OpenMpi5, OneCcl, Gloo, Torch, Duplex];
+    let on_tcp = [
+        Plain, OpenMpi4, OpenMpi5, Mpich, OneCcl, OneCclMpi, Gloo, Torch, Duplex,
+    ];
     let make = |id, op, ranks, path, sizes: Vec<u64>, contenders: &[Contender]| Experiment {
         id,
         op,
@@ -223,7 +225,7 @@ pub(crate) fn experiments(cores: usize) -> Vec<Experiment> {
             Path::Shm,
             &[Registered, Plain, OneCcl, OneCclMpi][..],
         ),
-        ("bf16-tcp-2", Path::Tcp, &[Plain, OneCcl, Torch]),
+        ("bf16-tcp-2", Path::Tcp, &[Plain, OneCcl, OneCclMpi, Torch]),
     ] {
         all.push(Experiment {
             dtype: "bf16",

@@ -35,7 +35,7 @@ struct Args {
     #[arg(long)]
     smoke: bool,
     /// Where the figures go
-    #[arg(long)]
+    #[arg(long, value_parser = gaggle_benches::options::file)]
     out: Option<PathBuf>,
     /// Only one of the two experiments
     #[arg(long, value_parser = ["urgent", "layers"])]

@@ -28,10 +28,10 @@ struct Args {
     #[arg(long, alias = "quick")]
     smoke: bool,
     /// Where the figures go
-    #[arg(long)]
+    #[arg(long, value_parser = gaggle_benches::options::file)]
     out: Option<PathBuf>,
     /// Write the page there, with its plots beside it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = gaggle_benches::options::file)]
     page: Option<PathBuf>,
     /// Seeds, from 11 on
     #[arg(long, value_name = "N", default_value_t = 10)]
