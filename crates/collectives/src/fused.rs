@@ -2,7 +2,7 @@
 //!
 //! An all-reduce divides the vector into one share per rank: each reads its share of all inputs once, in rank order, and writes the result to all outputs; the shares are cut into tiles.
 //!
-//! Cost, with P ranks and S bytes: two arrivals; memory traffic 2S per rank for an all-reduce and a reduce-scatter, for every P, S(P−1)/P read in an all-gather and an all-to-all, S in a broadcast.
+//! Cost, with P ranks and S bytes: two arrivals; memory traffic 2S per rank for an all-reduce and a reduce-scatter, for every P, S(P−1)/P read in an all-gather and an all-to-all, S in a broadcast, a part by each rank of a scatter, all but one by the root of a gather.
 
 use crate::build::{Build, Team, Value, sub};
 use crate::parts::Parts;
@@ -117,6 +117,66 @@ pub(crate) fn plan_all_gather(req: &Request, counts: &Counts) -> Result<Plan, Pl
                 dst
             };
             read(&mut b, met, Rank(from), (src, dst), &mut copies);
+        }
+        meet(&mut b, 1, &copies);
+    }
+    b.finish(Algorithm::Fused, None)
+}
+
+/// The plan of a gather: the root reads everybody's part.
+///
+/// # Errors
+/// As [`plan_all_gather`].
+pub(crate) fn plan_gather(req: &Request, root: Rank, counts: &Counts) -> Result<Plan, PlanError> {
+    let parts = Parts::of(counts, req.len, req.world as usize, "counts")?;
+    let all = Span::user(0, parts.total());
+    let (at, len) = parts.at(req.rank.0);
+    let mut b = Build::new(req);
+    let own = b.contribution(if req.rank == root { at } else { 0 }, len);
+    if req.rank == root {
+        b.place(sub(all, (at, len)), &own);
+    }
+    if req.world > 1 {
+        let met = meet(&mut b, 0, &[]);
+        let mut copies = vec![met];
+        let others = Team::all(req).before_me();
+        for from in others.into_iter().filter(|_| req.rank == root) {
+            let dst = sub(all, parts.at(from));
+            let src = Span {
+                buf: given(req),
+                at: 0,
+                len: dst.len,
+            };
+            read(&mut b, met, Rank(from), (src, dst), &mut copies);
+        }
+        meet(&mut b, 1, &copies);
+    }
+    b.finish(Algorithm::Fused, None)
+}
+
+/// The plan of a scatter: each rank reads its part of the root's memory.
+///
+/// # Errors
+/// As [`plan_all_gather`].
+pub(crate) fn plan_scatter(req: &Request, root: Rank, counts: &Counts) -> Result<Plan, PlanError> {
+    let parts = Parts::of(counts, req.len, req.world as usize, "counts")?;
+    let (mine, me) = (parts.at(req.rank.0), req.rank);
+    let dst = Span::user(0, mine.1);
+    let mut b = Build::new(req);
+    if me == root && req.out_of_place {
+        let all = b.contribution(0, parts.total());
+        b.place(dst, &all.part(mine));
+    }
+    if req.world > 1 {
+        let met = meet(&mut b, 0, &[]);
+        let mut copies = vec![met];
+        if me != root {
+            let src = Span {
+                buf: given(req),
+                at: mine.0,
+                len: mine.1,
+            };
+            read(&mut b, met, root, (src, dst), &mut copies);
         }
         meet(&mut b, 1, &copies);
     }

@@ -26,6 +26,7 @@
 //! | | fused | two arrivals | none |
 //! | gather(v), scatter(v) | direct | 1 | a part; the root of a scatter all others' |
 //! | | binomial | ⌈log₂P⌉ | S/2; the root of a scatter all others' parts |
+//! | | fused | two arrivals | none |
 //! | all-gather(v) | ring, direct, two-level ring | P−1, 1, H for H hosts | S(P−1)/P |
 //! | | recursive doubling | ⌊log₂P⌋, two more where P is no power of two | S(P−1)/P; up to 2S |
 //! | | Bruck | ⌈log₂P⌉ | S(P−1)/P |

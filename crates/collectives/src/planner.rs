@@ -178,7 +178,7 @@ pub fn algorithms(kind: OpKind) -> &'static [Algorithm] {
             A::TwoLevelPipelined,
             A::Fused,
         ],
-        OpKind::Gather | OpKind::Scatter => &[A::Direct, A::Binomial],
+        OpKind::Gather | OpKind::Scatter => &[A::Direct, A::Binomial, A::Fused],
         OpKind::AllGather => &[
             A::Ring,
             A::Direct,

@@ -7,6 +7,7 @@
 //! Cost, with P ranks and S bytes in all: 1 round directly, ⌈log₂P⌉ along the tree; all parts but the root's pass the root; along the tree a part is sent at most ⌈log₂P⌉ times.
 
 use crate::build::{Build, Team, Value, sub};
+use crate::fused;
 use crate::parts::Parts;
 use crate::plan::{Buf, Plan, PlanError, Request, Span};
 use crate::tree::{Node, Shape};
@@ -22,6 +23,9 @@ pub(crate) fn plan_gather(
     counts: &Counts,
     algorithm: Algorithm,
 ) -> Result<Plan, PlanError> {
+    if algorithm == Algorithm::Fused {
+        return fused::plan_gather(req, root, counts);
+    }
     let parts = Parts::of(counts, req.len, req.world as usize, "counts")?;
     let mut b = Build::new(req);
     if algorithm == Algorithm::Binomial {
@@ -53,6 +57,9 @@ pub(crate) fn plan_scatter(
     counts: &Counts,
     algorithm: Algorithm,
 ) -> Result<Plan, PlanError> {
+    if algorithm == Algorithm::Fused {
+        return fused::plan_scatter(req, root, counts);
+    }
     let parts = Parts::of(counts, req.len, req.world as usize, "counts")?;
     let mut b = Build::new(req);
     if algorithm == Algorithm::Binomial {

@@ -347,7 +347,7 @@ pub fn choose(
     })
 }
 
-/// Ways of another algorithm, which takes them by itself, are there only where they are named; a barrier has no other on mapped memory.
+/// Ways of another algorithm, which takes them by itself, are there only where they are named; barriers and reductions to a root have no other on mapped memory.
 fn all_eligible(
     question: &Question<'_>,
     facts: &eligible::Facts,
@@ -358,7 +358,7 @@ fn all_eligible(
     Algorithm::ALL
         .into_iter()
         .filter(|&a| {
-            let by_itself = a.planned() == a || question.kind == OpKind::Barrier;
+            let by_itself = a.planned() == a || eligible::is_for_boards_alone(question.kind);
             by_itself || named == Some(a)
         })
         .filter(|&a| eligible::is_eligible(&question, facts, a).is_ok())

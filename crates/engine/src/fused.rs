@@ -177,14 +177,16 @@ pub(crate) fn meeting(choice: &Choice) -> Request {
     request
 }
 
-/// Where a contribution begins in the whole vector: 0, but for the part of an all-gather out of place.
+/// Where a contribution begins in the whole vector: 0, but for the part of an all-gather out of place, and what a root gathers.
 fn first_element(request: &Request) -> u64 {
     let me = request.rank.idx();
+    let before = |counts: &Counts| match counts {
+        Counts::Known(list) => list.iter().take(me).sum(),
+        _ => request.len * me as u64,
+    };
     match &request.call {
-        Call::AllGather { counts, .. } if request.out_of_place => match counts {
-            Counts::Known(list) => list.iter().take(me).sum(),
-            _ => request.len * me as u64,
-        },
+        Call::AllGather { counts, .. } if request.out_of_place => before(counts),
+        Call::Gather { root, counts, .. } if *root != request.rank => before(counts),
         _ => 0,
     }
 }
@@ -244,7 +246,11 @@ pub(crate) fn record(
         0 => Some(0),
         _ => shared.place(at, bytes),
     };
-    let read = choice.kind != OpKind::Broadcast || choice.root == group.rank;
+    let read = match choice.kind {
+        OpKind::Broadcast | OpKind::Scatter => choice.root == group.rank,
+        OpKind::Gather => choice.root != group.rank,
+        _ => true,
+    };
     let contribution = match read {
         true => place(memory.contribution()),
         false => Some(0),
@@ -549,7 +555,7 @@ impl OpState {
             self.touch(dst);
             // The place in the whole vector: of a reduction, whose room is scratch, and where everybody gets something else, that in the contribution.
             let at = match self.descriptor.kind {
-                OpKind::ReduceScatter | OpKind::AllToAll => src.at,
+                OpKind::ReduceScatter | OpKind::AllToAll | OpKind::Scatter => src.at,
                 _ => dst.at,
             };
             if let Err(error) = self.copy_tiles(&members, from, at, dst) {

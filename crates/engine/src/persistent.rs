@@ -70,12 +70,8 @@ pub(crate) fn persistent(
             return Err(give_back(error, io, input));
         }
     };
-    let mapped = {
-        let state = comm.shared.state.lock();
-        state.config.fusion && state.config.model().mapped
-    };
     // Ranks of one host meet on boards where they call it.
-    let meets = choice.kind == gaggle_core::OpKind::Barrier && mapped;
+    let meets = choice.algorithm == gaggle_core::Algorithm::Boards;
     if is_fused(&choice, &program) || meets {
         return Ok(repeated(comm, op, memory));
     }

@@ -246,7 +246,11 @@ pub(crate) fn choose(
     }
     let pick = Pick {
         op,
-        algorithm: selection.algorithm.planned(),
+        algorithm: match (kind, selection.algorithm) {
+            // By messages, where somebody can have no board.
+            (OpKind::Reduce, Algorithm::Boards) => Algorithm::Direct,
+            (_, by) => by.planned(),
+        },
     };
     let call = if extent.discover {
         pick.counts_call()
@@ -285,7 +289,7 @@ pub(crate) fn choose(
     let mut choice = Choice {
         // Counts are told in a way of their own.
         algorithm: match selection.algorithm {
-            by if by.planned() == planned => by,
+            by if by.planned() == planned || (by == Algorithm::Boards && !extent.discover) => by,
             _ => planned,
         },
         codec: if extent.discover {

@@ -76,6 +76,90 @@ fn small_operations_send_nothing_and_have_the_bits_of_direct() {
     }
 }
 
+/// Parts of odd lengths begin within a word of a board.
+#[test]
+fn what_has_a_root_and_what_all_send_to_all_sends_nothing_either() {
+    let run = |group: &Group, op: &Op, x: &[f32], n: usize| {
+        let mut y = vec![-7.0f32; n];
+        // Once to decide, once as decided.
+        for _ in 0..2 {
+            group.run_into(op, x, &mut y).unwrap();
+        }
+        bytes_of(&y[..]).to_vec()
+    };
+    for world in WORLDS {
+        LINK.local(world, &config(), |_, group| {
+            let (me, size) = (group.rank(), world as usize);
+            for n in [0, 1, 3, 10, 63, 127] {
+                let root = Rank(n as u32 % world);
+                let of_root = |n: usize| if me == root { n } else { 0 };
+                let counts: Vec<u64> = (0..size).map(|r| (r * n % 7) as u64).collect();
+                let own = counts[me.idx()] as usize;
+                let all = counts.iter().sum::<u64>() as usize;
+                let mut mean = Op::new(Kind::Reduce {
+                    reduce: Reduce::Mean,
+                    root,
+                });
+                mean.weight = Weight::from_f64([1.5, 0.0, 2.0][me.idx() % 3]).unwrap();
+                let equal = || Counts::Equal;
+                let known = || Counts::known(&counts);
+                let calls = [
+                    (mean, n, of_root(n)),
+                    (
+                        Op::new(Kind::Gather {
+                            root,
+                            counts: equal(),
+                        }),
+                        n,
+                        of_root(n * size),
+                    ),
+                    (
+                        Op::new(Kind::Gather {
+                            root,
+                            counts: known(),
+                        }),
+                        own,
+                        of_root(all),
+                    ),
+                    (
+                        Op::new(Kind::Scatter {
+                            root,
+                            counts: equal(),
+                        }),
+                        of_root(n * size),
+                        n,
+                    ),
+                    (
+                        Op::new(Kind::Scatter {
+                            root,
+                            counts: known(),
+                        }),
+                        of_root(all),
+                        own,
+                    ),
+                    (
+                        Op::new(Kind::AllToAll {
+                            send: equal(),
+                            recv: equal(),
+                        }),
+                        n * size,
+                        n * size,
+                    ),
+                ];
+                for (op, read, written) in calls {
+                    let x = values(me, read);
+                    let direct = op.clone().by(Algorithm::Direct);
+                    let want = run(&group, &direct, &x, written);
+                    let mut got = vec![];
+                    let bytes = sent(&group, || got = run(&group, &op, &x, written));
+                    assert_eq!(got, want, "{:?} of {n}", op.kind);
+                    assert_eq!(bytes, 0, "{:?} of {n}", op.kind);
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn more_operations_than_slots_are_in_flight_on_two_lanes_and_in_two_groups() {
     for world in [2, 3, 5] {

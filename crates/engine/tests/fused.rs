@@ -63,6 +63,14 @@ fn operations(reduces: &[Reduce], world: u32, n: usize) -> Vec<Op> {
             send: Counts::Equal,
             recv: Counts::Equal,
         }),
+        Op::new(Kind::Gather {
+            root: Rank(world / 2),
+            counts: Counts::known(&counts),
+        }),
+        Op::new(Kind::Scatter {
+            root: Rank(world / 2),
+            counts: Counts::known(&counts),
+        }),
     ];
     for &reduce in reduces {
         ops.push(Op::new(Kind::AllReduce(reduce)));
@@ -92,6 +100,14 @@ fn shape(op: &Op, group: &Group, n: usize) -> (usize, usize) {
             (all, own)
         }
         Kind::AllToAll { .. } => (n * world, n * world),
+        Kind::Gather { root, counts } => match (parts(counts), root.idx() == me) {
+            (parts, true) => parts,
+            ((own, _), false) => (own, 0),
+        },
+        Kind::Scatter { root, counts } => match (parts(counts), root.idx() == me) {
+            ((own, all), true) => (all, own),
+            ((own, _), false) => (0, own),
+        },
         Kind::Broadcast { root } if root.idx() != me => (0, n),
         _ => (n, n),
     }
@@ -359,11 +375,13 @@ fn by_messages(group: &Group, n: usize) -> Vec<Op> {
         Op::new(Kind::Gather {
             root,
             counts: Counts::known(&known),
-        }),
+        })
+        .by(Algorithm::Direct),
         Op::new(Kind::Scatter {
             root,
             counts: Counts::Equal,
-        }),
+        })
+        .by(Algorithm::Direct),
         Op::new(Kind::Reduce {
             root,
             reduce: Reduce::Sum,

@@ -52,6 +52,8 @@ fn operations(group: &Group, reduce: Reduce, n: usize) -> Vec<(Op, usize, usize)
     let (own, all) = (counts[me] as usize, counts.iter().sum::<u64>() as usize);
     let root = Rank(world as u32 - 1);
     let known = || Counts::known(&counts);
+    let is_root = group.rank() == root;
+    let of_root = |n: usize| if is_root { n } else { 0 };
     let op = Op::new;
     let scatter = |counts| op(Kind::ReduceScatter { reduce, counts });
     vec![
@@ -68,10 +70,38 @@ fn operations(group: &Group, reduce: Reduce, n: usize) -> Vec<(Op, usize, usize)
             n * world,
             n * world,
         ),
+        (op(Kind::Broadcast { root }), of_root(n), n),
         (
-            op(Kind::Broadcast { root }),
-            if group.rank() == root { n } else { 0 },
+            op(Kind::Gather {
+                root,
+                counts: Counts::Equal,
+            }),
             n,
+            of_root(n * world),
+        ),
+        (
+            op(Kind::Gather {
+                root,
+                counts: known(),
+            }),
+            own,
+            of_root(all),
+        ),
+        (
+            op(Kind::Scatter {
+                root,
+                counts: Counts::Equal,
+            }),
+            of_root(n * world),
+            n,
+        ),
+        (
+            op(Kind::Scatter {
+                root,
+                counts: known(),
+            }),
+            of_root(all),
+            own,
         ),
     ]
 }

@@ -40,6 +40,11 @@ pub(super) struct Facts {
     pub(super) mapped: bool,
 }
 
+/// Whether it goes over boards or by messages, and has no fused plan.
+pub(super) const fn is_for_boards_alone(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Barrier | OpKind::Reduce)
+}
+
 const UNMAPPED: &str = "needs all ranks on one host with each other's buffers mapped";
 
 /// The algorithm that an error speaks of where nobody named one.
@@ -105,7 +110,7 @@ fn needed(question: &Question<'_>) -> (Folding, &'static str) {
 fn fits_a_board(question: &Question<'_>) -> bool {
     let bytes = question.bytes();
     let own = match question.kind {
-        OpKind::AllGather => bytes / u64::from(question.world.max(1)),
+        OpKind::AllGather | OpKind::Gather => bytes / u64::from(question.world.max(1)),
         _ => bytes,
     };
     own <= BOARD_BYTES && !question.counted
@@ -138,7 +143,8 @@ pub(super) fn is_eligible(
         // It has no elements: a look at every board is all there is to it.
         return facts.mapped.then_some(()).ok_or(UNMAPPED);
     }
-    if !algorithms(kind).contains(&algorithm.planned()) {
+    let on_boards = is_for_boards_alone(kind) && algorithm == Algorithm::Boards;
+    if !on_boards && !algorithms(kind).contains(&algorithm.planned()) {
         return Err("has no plan");
     }
     if (algorithm.between_hosts().is_some()) && !facts.two_levels {

@@ -424,7 +424,7 @@ impl Level {
     fn fused(&self, kind: OpKind, algorithm: Algorithm) -> Work {
         let (s, but_own) = (self.s, self.but_own());
         let own = match kind {
-            OpKind::AllGather => s / self.p.max(1),
+            OpKind::AllGather | OpKind::Gather => s / self.p.max(1),
             _ => s,
         };
         let boards =
@@ -432,7 +432,9 @@ impl Level {
         if boards {
             // Each shows its own and reads everybody's.
             let read = match kind {
-                OpKind::AllReduce | OpKind::ReduceScatter => s.saturating_mul(self.p),
+                OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce => {
+                    s.saturating_mul(self.p)
+                }
                 _ => s,
             };
             return Work {
@@ -443,9 +445,12 @@ impl Level {
         }
         // Of an all-reduce each reads its share of all, and writes it for all.
         let where_it_lies = match kind {
-            OpKind::AllReduce | OpKind::AllGather | OpKind::Broadcast | OpKind::AllToAll => {
-                s.saturating_mul(2)
-            }
+            OpKind::AllReduce
+            | OpKind::AllGather
+            | OpKind::Broadcast
+            | OpKind::AllToAll
+            | OpKind::Gather
+            | OpKind::Scatter => s.saturating_mul(2),
             _ => s.saturating_add(own / self.p.max(1)),
         };
         // What others need of a rank's is copied in, and what is theirs copied out.

@@ -569,15 +569,8 @@ impl State {
         if !fits || choice.extent.discover {
             return None;
         }
-        let asked = op.algorithm.is_none_or(|a| a == Algorithm::Boards);
-        let barrier = choice.kind == OpKind::Barrier && asked;
-        let one_host = || {
-            let hosts = places.hosts.as_ref();
-            let mapped = self.config.model().mapped;
-            mapped && hosts.is_some_and(|h| h.windows(2).all(|pair| pair[0] == pair[1]))
-        };
-        if !(fused::is_fused(choice, program) && program.is_memory_only() || barrier && one_host())
-        {
+        let boards = choice.algorithm == Algorithm::Boards;
+        if !(boards || fused::is_fused(choice, program) && program.is_memory_only()) {
             return None;
         }
         let stream = self.stream(group, op.lane.0)?;
@@ -594,7 +587,9 @@ impl State {
             Algorithm::Staged => None,
             _ => Small::of(op, choice, group, shape).map(Arc::new),
         };
-        debug_assert!(!barrier || small.is_some(), "a barrier has no memory");
+        if small.is_none() && !fused::is_fused(choice, program) {
+            return None;
+        }
         Some(Arc::new(Decision {
             hash: stable_hash(&[&descriptor.to_bytes()]),
             descriptor,

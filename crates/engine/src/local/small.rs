@@ -65,13 +65,18 @@ impl Small {
         };
         let (reduce, root) = match &op.kind {
             Kind::AllReduce(reduce) | Kind::ReduceScatter { reduce, .. } => (*reduce, Rank(0)),
-            Kind::Broadcast { root } => (Reduce::Sum, *root),
+            Kind::Reduce { reduce, root } => (*reduce, *root),
+            Kind::Broadcast { root } | Kind::Gather { root, .. } | Kind::Scatter { root, .. } => {
+                (Reduce::Sum, *root)
+            }
             _ => (Reduce::Sum, Rank(0)),
         };
         let (lens, most) = match &op.kind {
-            Kind::AllReduce(_) | Kind::Broadcast { .. } => (Lens::Equal(len), len),
+            Kind::AllReduce(_) | Kind::Reduce { .. } | Kind::Broadcast { .. } => {
+                (Lens::Equal(len), len)
+            }
             Kind::Barrier => (Lens::Equal(0), 0),
-            Kind::AllGather(counts) => {
+            Kind::AllGather(counts) | Kind::Gather { counts, .. } => {
                 let parts = parts(counts)?;
                 let most = parts.windows(2).map(|p| p[1] - p[0]).max();
                 (Lens::Parts(parts), most.unwrap_or(0))
@@ -84,7 +89,7 @@ impl Small {
                 let all = parts.last().copied().unwrap_or(0);
                 (Lens::Parts(parts), all)
             }
-            Kind::ReduceScatter { counts, .. } => {
+            Kind::ReduceScatter { counts, .. } | Kind::Scatter { counts, .. } => {
                 let parts = parts(counts)?;
                 let all = parts.last().copied().unwrap_or(0);
                 (Lens::Parts(parts), all)
@@ -138,6 +143,9 @@ impl Small {
         match (self.kind, &self.lens) {
             (OpKind::Broadcast, Lens::Equal(len)) if member == self.root => *len,
             (OpKind::Broadcast, _) => 0,
+            (OpKind::Scatter, Lens::Parts(ends)) if member == self.root => ends[self.world],
+            (OpKind::Scatter, _) => 0,
+            (OpKind::Gather, _) if member == self.root => 0,
             (OpKind::ReduceScatter | OpKind::AllToAll, Lens::Parts(ends)) => ends[self.world],
             _ => self.part(member).1,
         }
@@ -175,8 +183,13 @@ impl Small {
         weight: Weight,
     ) -> Option<Weight> {
         match self.kind {
-            OpKind::AllReduce | OpKind::ReduceScatter => self.fold(lines, seq, memory, weight),
-            OpKind::AllGather => {
+            // Whoever is not the root has nothing to do with the result.
+            OpKind::Reduce if self.me != self.root => Some(Weight::ZERO),
+            OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter => {
+                self.fold(lines, seq, memory, weight)
+            }
+            OpKind::Gather if self.me != self.root => Some(Weight::ZERO),
+            OpKind::AllGather | OpKind::Gather => {
                 let (at, len) = self.part(self.me);
                 if self.out_of_place && len > 0 {
                     copy_within(memory, Span::input(0, len), Span::user(at, len));
@@ -197,20 +210,21 @@ impl Small {
                 if self.out_of_place {
                     copy_within(memory, Span::input(at, len), Span::user(at, len));
                 }
-                // A part may begin within a word.
-                let before = at as usize * self.dtype.size();
-                let (word, skip) = (before / 8, before % 8);
                 for member in (0..self.world).filter(|m| *m != self.me) {
-                    let (at, len) = self.part(member);
-                    let to = memory.bytes_mut(Span::user(at, len));
-                    match skip {
-                        0 => lines.read(member, seq, word, to),
-                        _ => with_room(skip + to.len(), |room| {
-                            let room = &mut room[..skip + to.len()];
-                            lines.read(member, seq, word, room);
-                            to.copy_from_slice(&room[skip..]);
-                        }),
-                    }
+                    let (place, len) = self.part(member);
+                    let to = memory.bytes_mut(Span::user(place, len));
+                    self.read_from(lines, (member, seq), at, to);
+                }
+                Some(Weight::ZERO)
+            }
+            OpKind::Scatter => {
+                let (at, len) = self.part(self.me);
+                if len == 0 {
+                } else if self.me != self.root {
+                    let to = memory.bytes_mut(Span::user(0, len));
+                    self.read_from(lines, (self.root, seq), at, to);
+                } else if self.out_of_place {
+                    copy_within(memory, Span::input(at, len), Span::user(0, len));
                 }
                 Some(Weight::ZERO)
             }
@@ -225,6 +239,21 @@ impl Small {
             }
             _ => Some(Weight::ZERO),
         }
+    }
+
+    /// Reads what a member shows from an element on.
+    fn read_from(&self, lines: &Lines<'_>, (member, seq): (usize, u64), at: u64, to: &mut [u8]) {
+        // It may begin within a word.
+        let before = at as usize * self.dtype.size();
+        let (word, skip) = (before / 8, before % 8);
+        if skip == 0 {
+            return lines.read(member, seq, word, to);
+        }
+        with_room(skip + to.len(), |room| {
+            let room = &mut room[..skip + to.len()];
+            lines.read(member, seq, word, room);
+            to.copy_from_slice(&room[skip..]);
+        });
     }
 
     fn fold(

@@ -27,6 +27,10 @@ enum What {
     /// Every rank has a part of so many elements for every rank.
     AllToAll(u64),
     Broadcast(Rank),
+    /// The root gets every rank's part.
+    Gather(Rank, Vec<(u64, u64)>),
+    /// Every rank gets its part of the root's.
+    Scatter(Rank, Vec<(u64, u64)>),
 }
 
 /// How an operation is cut.
@@ -71,6 +75,16 @@ impl Layout {
                 let longest = longest(&parts);
                 (What::AllGather(parts), longest, 1)
             }
+            (Call::Gather { root, counts, .. }, OpKind::Gather) => {
+                let parts = parts(counts, len, world)?;
+                let longest = longest(&parts);
+                (What::Gather(*root, parts), longest, 1)
+            }
+            (Call::Scatter { root, counts, .. }, OpKind::Scatter) => {
+                let parts = parts(counts, len, world)?;
+                let longest = longest(&parts);
+                (What::Scatter(*root, parts), longest, world)
+            }
             (Call::AllToAll { .. }, OpKind::AllToAll) => {
                 len.checked_mul(world.into())?;
                 (What::AllToAll(len), len, world)
@@ -92,9 +106,10 @@ impl Layout {
             _ => span.div_ceil(cell),
         };
         let len = match &what {
-            What::ReduceScatter(parts) | What::AllGather(parts) => {
-                parts.last().map_or(0, |(at, n)| at + n)
-            }
+            What::ReduceScatter(parts)
+            | What::AllGather(parts)
+            | What::Gather(_, parts)
+            | What::Scatter(_, parts) => parts.last().map_or(0, |(at, n)| at + n),
             What::AllToAll(part) => part * u64::from(world),
             _ => len,
         };
@@ -128,8 +143,10 @@ impl Layout {
 
     fn cells(&self) -> u64 {
         match self.what {
-            What::AllReduce | What::ReduceScatter(_) | What::AllToAll(_) => u64::from(self.world),
-            What::AllGather(_) | What::Broadcast(_) => 1,
+            What::AllReduce | What::ReduceScatter(_) | What::AllToAll(_) | What::Scatter(..) => {
+                u64::from(self.world)
+            }
+            What::AllGather(_) | What::Broadcast(_) | What::Gather(..) => 1,
         }
     }
 
@@ -154,7 +171,14 @@ impl Layout {
 
     /// Whether this rank's result is written to.
     pub(crate) fn writes(&self) -> bool {
-        self.len > 0 && (self.out_of_place || self.what != What::Broadcast(Rank(self.me)))
+        let gets = match &self.what {
+            What::Gather(root, _) => root.0 == self.me,
+            What::Broadcast(root) | What::Scatter(root, _) => {
+                self.out_of_place || root.0 != self.me
+            }
+            _ => true,
+        };
+        gets && self.len > 0
     }
 
     /// Whether the result of a fold is read by the others.
@@ -176,7 +200,10 @@ impl Layout {
                 let (from, to) = ((rank_idx * share).min(n), ((rank_idx + 1) * share).min(n));
                 (lo + from, to - from)
             }
-            What::ReduceScatter(parts) | What::AllGather(parts) => {
+            What::ReduceScatter(parts)
+            | What::AllGather(parts)
+            | What::Gather(_, parts)
+            | What::Scatter(_, parts) => {
                 let (at, n) = parts[rank as usize];
                 let from = (slice * self.cell).min(n);
                 (at + from, (n - from).min(self.cell))
@@ -195,11 +222,17 @@ impl Layout {
 
     /// The given elements, where they are in this rank's memory.
     fn given(&self, piece: Range<u64>) -> Span {
-        let (buf, first) = match (&self.what, self.out_of_place) {
-            (_, false) => (Buf::User, 0),
-            // Its input is its part alone.
-            (What::AllGather(parts), true) => (Buf::Input, parts[self.me as usize].0),
-            (_, true) => (Buf::Input, 0),
+        let buf = match self.out_of_place {
+            true => Buf::Input,
+            false => Buf::User,
+        };
+        let first = match &self.what {
+            // What it gives is its part alone.
+            What::AllGather(parts) if self.out_of_place => parts[self.me as usize].0,
+            What::Gather(root, parts) if self.out_of_place || root.0 != self.me => {
+                parts[self.me as usize].0
+            }
+            _ => 0,
         };
         Span {
             buf,
@@ -211,7 +244,9 @@ impl Layout {
     /// The elements of the result, where they are in this rank's memory.
     fn result(&self, piece: Range<u64>) -> Span {
         let first = match (&self.what, self.out_of_place) {
-            (What::ReduceScatter(parts), true) => parts[self.me as usize].0,
+            (What::ReduceScatter(parts), true) | (What::Scatter(_, parts), _) => {
+                parts[self.me as usize].0
+            }
             _ => 0,
         };
         Span::user(piece.start - first, piece.end - piece.start)
@@ -222,9 +257,11 @@ impl Layout {
         let me = self.me;
         let cells = match &self.what {
             What::AllReduce | What::ReduceScatter(_) | What::AllToAll(_) => 0..self.world,
+            What::Scatter(root, _) if root.0 == me => 0..self.world,
             What::AllGather(_) => me..me + 1,
             What::Broadcast(root) if root.0 == me => me..me + 1,
-            What::Broadcast(_) => 0..0,
+            What::Gather(root, _) if root.0 != me => me..me + 1,
+            What::Broadcast(_) | What::Gather(..) | What::Scatter(..) => 0..0,
         };
         let each = self.cells() > 1;
         cells
@@ -240,7 +277,9 @@ impl Layout {
     pub(crate) fn kept(&self, slice: u64) -> Option<(Span, Span)> {
         let keeps = match &self.what {
             What::AllGather(_) | What::AllToAll(_) => true,
-            What::Broadcast(root) => root.0 == self.me,
+            What::Broadcast(root) | What::Gather(root, _) | What::Scatter(root, _) => {
+                root.0 == self.me
+            }
             _ => false,
         };
         let piece = self.piece(slice, self.me);
@@ -260,10 +299,12 @@ impl Layout {
         let from = match &self.what {
             What::AllReduce | What::AllGather(_) | What::AllToAll(_) => 0..self.world,
             What::ReduceScatter(_) => 0..0,
-            What::Broadcast(root) if root.0 == me => 0..0,
-            What::Broadcast(root) => root.0..root.0 + 1,
+            What::Gather(root, _) if root.0 == me => 0..self.world,
+            What::Gather(..) => 0..0,
+            What::Broadcast(root) | What::Scatter(root, _) if root.0 == me => 0..0,
+            What::Broadcast(root) | What::Scatter(root, _) => root.0..root.0 + 1,
         };
-        let own = matches!(self.what, What::AllToAll(_));
+        let own = matches!(self.what, What::AllToAll(_) | What::Scatter(..));
         let folds = self.folds();
         from.filter(move |r| *r != me)
             .map(move |r| {
@@ -272,7 +313,11 @@ impl Layout {
                     (_, true) => u64::from(r),
                     _ => 0,
                 };
-                (r, cell, self.result(self.piece(slice, r)))
+                let whose = match self.what {
+                    What::Scatter(..) => me,
+                    _ => r,
+                };
+                (r, cell, self.result(self.piece(slice, whose)))
             })
             .filter(|(_, _, span)| span.len > 0)
     }
@@ -293,6 +338,15 @@ impl Layout {
                 (self.len, parts[self.me as usize].1)
             }
             What::AllGather(parts) if self.out_of_place => (parts[self.me as usize].1, self.len),
+            What::Gather(root, parts) => match root.0 == self.me {
+                true if self.out_of_place => (parts[self.me as usize].1, self.len),
+                true => (self.len, self.len),
+                false => (parts[self.me as usize].1, 0),
+            },
+            What::Scatter(root, parts) => match root.0 == self.me {
+                true => (self.len, parts[self.me as usize].1),
+                false => (0, parts[self.me as usize].1),
+            },
             What::ReduceScatter(_) | What::AllGather(_) => (self.len, self.len),
         };
         read <= given && written <= shape.io && shape.dtype.size() as u64 == self.size

@@ -171,6 +171,16 @@ impl Case {
                 algorithm,
             },
             OpKind::AllGather => Call::AllGather { counts, algorithm },
+            OpKind::Gather => Call::Gather {
+                root: Rank(world - 1),
+                counts,
+                algorithm,
+            },
+            OpKind::Scatter => Call::Scatter {
+                root: Rank(world - 1),
+                counts,
+                algorithm,
+            },
             OpKind::AllToAll => Call::AllToAll {
                 send: Counts::Equal,
                 recv: Counts::Equal,
@@ -245,7 +255,28 @@ impl Case {
             view.bytes().unwrap().copy_from_slice(bytes);
             region
         };
+        let none = || region(&[]);
+        let part = || self.part(&all, own);
+        let empty_part = || region(&vec![0; self.part(&all, own).len()]);
         let memory = match (self.out_of_place, self.kind) {
+            (false, OpKind::Gather | OpKind::Scatter) if me + 1 != world => Owned {
+                input: None,
+                io: region(&part()),
+            },
+            (true, OpKind::Gather) => Owned {
+                input: Some(region(&part())),
+                io: match me + 1 == world {
+                    true => region(&vec![0; all.len()]),
+                    false => none(),
+                },
+            },
+            (true, OpKind::Scatter) => Owned {
+                input: Some(match me + 1 == world {
+                    true => region(&all),
+                    false => none(),
+                }),
+                io: empty_part(),
+            },
             (false, _) => Owned {
                 input: None,
                 io: region(&all),
@@ -303,6 +334,23 @@ impl Case {
                     parts.collect::<Vec<_>>().concat(),
                 )
             }
+            OpKind::Gather => {
+                let parts = (0..world).map(|r| self.part(&given[r as usize], self.own(r, world)));
+                let want = match (me + 1 == world, self.out_of_place) {
+                    (true, _) => parts.collect::<Vec<_>>().concat(),
+                    (false, true) => vec![],
+                    (false, false) => self.part(&given[me as usize], own),
+                };
+                (memory.bytes(all).to_vec(), want)
+            }
+            OpKind::Scatter => {
+                let root = &given[world as usize - 1];
+                let want = match me + 1 == world && !self.out_of_place {
+                    true => root.clone(),
+                    false => self.part(root, own),
+                };
+                (memory.bytes(all).to_vec(), want)
+            }
             OpKind::AllToAll => {
                 let parts = given.iter().map(|all| self.part(all, own));
                 (
@@ -325,12 +373,14 @@ fn lengths(world: u32) -> Vec<u64> {
     lens
 }
 
-const KINDS: [OpKind; 5] = [
+const KINDS: [OpKind; 7] = [
     OpKind::AllReduce,
     OpKind::ReduceScatter,
     OpKind::AllGather,
     OpKind::AllToAll,
     OpKind::Broadcast,
+    OpKind::Gather,
+    OpKind::Scatter,
 ];
 
 #[test]
