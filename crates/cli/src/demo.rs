@@ -84,7 +84,10 @@ impl Wishes {
             } else if text == "--ranks" || text == "-n" {
                 let value = options.next().ok_or("--ranks needs a number")?;
                 wishes.ranks = number(value)?;
-            } else if let Some(value) = text.strip_prefix("--ranks=") {
+            } else if let Some(value) = text
+                .strip_prefix("--ranks=")
+                .or_else(|| text.strip_prefix("-n=").or_else(|| text.strip_prefix("-n")))
+            {
                 wishes.ranks = number(OsStr::new(value))?;
             } else {
                 wishes.rest.push(option.clone());
@@ -135,8 +138,19 @@ mod tests {
             false,
             "--epochs 3 --seed 1",
         );
+        check("-n 3 --json", 3, false, "--json");
+        check("-n3 --json", 3, false, "--json");
+        check("-n=5", 5, false, "");
+        check("--nesterov", 4, false, "--nesterov");
         check("--json -h", 4, true, "--json");
-        for line in ["--ranks", "--ranks 0", "--ranks=x"] {
+        for line in [
+            "--ranks",
+            "--ranks 0",
+            "--ranks=x",
+            "--ranks -1",
+            "-nx",
+            "-n0",
+        ] {
             let options: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
             assert!(
                 Wishes::read(&options).unwrap_err().starts_with("--ranks"),

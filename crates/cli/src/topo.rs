@@ -27,7 +27,7 @@ pub(crate) struct TopoArgs {
     #[arg(value_name = "NAME", required = true)]
     name: Option<String>,
     /// How many ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = args::ranks, default_value = "8")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = args::members, allow_hyphen_values = true, default_value = "8")]
     ranks: u32,
     #[command(flatten)]
     output: Output,
@@ -35,14 +35,19 @@ pub(crate) struct TopoArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print the weights of this round, receiver by receiver
-    #[arg(long, value_name = "T", conflicts_with = "json")]
+    #[arg(
+        long,
+        value_name = "T",
+        conflicts_with = "json",
+        allow_hyphen_values = true
+    )]
     round: Option<u64>,
 }
 
 #[derive(ClapArgs, Debug, Clone)]
 struct Output {
     /// The vector that is averaged, for what goes over the network; with k, m or g
-    #[arg(long, value_name = "SIZE", default_value = "100m", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "100m", value_parser = size, allow_hyphen_values = true)]
     bytes: u64,
     /// Print JSON
     #[arg(long)]
@@ -54,13 +59,13 @@ enum Task {
     /// Rank the topologies that a number of ranks can have by what they must send to agree; without those that need a parameter of yours, or take too long to measure
     Compare {
         /// How many ranks
-        #[arg(short = 'n', long, value_name = "N", value_parser = args::ranks)]
+        #[arg(short = 'n', long, value_name = "N", value_parser = args::members, allow_hyphen_values = true)]
         ranks: u32,
         /// Ranks per machine, for topologies that know of machines
-        #[arg(long, value_name = "N", value_parser = args::ranks)]
+        #[arg(long, value_name = "N", value_parser = args::members, allow_hyphen_values = true)]
         local: Option<u32>,
         /// Which disagreement may be left
-        #[arg(long, value_name = "SHARE", default_value = "0.001", value_parser = share)]
+        #[arg(long, value_name = "SHARE", default_value = "0.001", value_parser = share, allow_hyphen_values = true)]
         left: f64,
         #[command(flatten)]
         output: Output,

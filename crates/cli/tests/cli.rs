@@ -649,6 +649,31 @@ fn topo_compares_and_lists() {
     );
 }
 
+/// No rank is started, so that there may be more than a machine can have.
+#[test]
+fn topo_compares_worlds_of_any_size() {
+    for ranks in ["1", "2", "7", "16", "5000"] {
+        let out = topo(&format!("compare --ranks {ranks} --json"));
+        let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let all = value["topologies"].as_array().unwrap();
+        let find = |name: &str| all.iter().find(|t| t["topology"] == name);
+        for name in ["one-peer-exp", "static-exp", "base:1", "torus"] {
+            assert!(find(name).is_some(), "{ranks}: {name}");
+        }
+    }
+}
+
+/// Random pairs of eight ranks meet as a hypercube would sooner or later, and were told to need one message.
+#[test]
+fn topo_does_not_take_chance_for_speed() {
+    let out = topo("compare -n 8");
+    let rank = |name: &str| {
+        let at = out.lines().position(|l| l.starts_with(&format!("{name} ")));
+        at.unwrap_or_else(|| panic!("no {name}: {out}"))
+    };
+    assert!(rank("one-peer-exp") < rank("random-matching"), "{out}");
+}
+
 #[test]
 fn topo_draws_and_refuses_nonsense() {
     let dir = tempfile::tempdir().unwrap();
@@ -673,6 +698,15 @@ fn topo_draws_and_refuses_nonsense() {
             "300 ranks are too many to draw",
         ),
         ("topo compare", "--ranks"),
+        ("topo compare -n -1", "invalid value '-1' for '--ranks <N>'"),
+        ("topo compare -n 0", "at least 1 rank"),
+        ("topo exp2 -n 4000000000", "at most 131072 ranks"),
+        (
+            "topo exp2 -n 4 --bytes -1",
+            "invalid value '-1' for '--bytes",
+        ),
+        ("topo one-peer-over -n 8", "one-peer-over:NAME is wanted"),
+        ("topo one-peer-over: -n 8", "one-peer-over:NAME is wanted"),
         ("topo compare -n 4 --left 2", "it is above 0 and below 1"),
     ] {
         let args: Vec<&str> = line.split(' ').collect();

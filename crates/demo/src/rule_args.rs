@@ -34,7 +34,7 @@ pub struct RuleArgs {
     /// Parts that streaming-diloco sends one after the other, at most as many as its period has steps: 4, or as many as can be.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub fragments: Option<u64>,
-    /// Steps that a part of streaming-diloco is under way, less than from one part to the next: 2, or as many as can be.
+    /// Steps that a part of streaming-diloco is under way, less than from one part to the next: 2, or as many as can be. Steps until a message of osgp counts: 1.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub delay: Option<u64>,
     /// What choco leaves of its messages: identity, top-k:RATIO, random-k:RATIO, sign, qsgd:LEVELS; else top-k:0.25.
@@ -117,6 +117,7 @@ impl RuleArgs {
             gamma: self.gamma.unwrap_or(common.gamma),
             fragments,
             delay: self.delay.unwrap_or(2.min(apart.saturating_sub(1))),
+            push_delay: self.delay.unwrap_or(common.push_delay),
             compressor: self.compressor.unwrap_or(common.compressor).seeded(seed),
             consensus_step: self.consensus_step.unwrap_or(common.consensus_step),
             warm_up: self.warm_up.unwrap_or(short.warm_up),
@@ -289,7 +290,7 @@ fn flag_of(field: &str) -> &'static str {
         "alpha" => "outer-alpha",
         "gamma" => "gamma",
         "fragments" => "fragments",
-        "delay" => "delay",
+        "delay" | "push_delay" => "delay",
         "ratio" | "levels" => "compressor",
         "consensus_step" => "consensus-step",
         "warm_up" => "warm-up",
@@ -407,6 +408,11 @@ mod tests {
             (
                 "streaming-diloco --delay 5",
                 "--delay 5: streaming-diloco: it must be below the steps from one of 4 parts to the next, 5",
+            ),
+            ("osgp --delay 0", "--delay 0: osgp: it must be from 1 to 64"),
+            (
+                "osgp --delay 65",
+                "--delay 65: osgp: it must be from 1 to 64",
             ),
             (
                 "streaming-diloco --period 0",

@@ -32,7 +32,7 @@ const EMA: Option<LocalKind> = Some(LocalKind::Ema);
 const ADAMW: Option<LocalKind> = Some(LocalKind::AdamW);
 
 /// What is not listed here nobody has a use for; what every algorithm uses (`--clip-norm`) is in [`Uses::takes`].
-const TABLE: [Uses; 41] = [
+const TABLE: [Uses; 42] = [
     uses(ALL_REDUCE, &[], MOMENTUM),
     uses("allreduce-sgd", &[], SGD),
     uses("allreduce-msgd", &[], MOMENTUM),
@@ -70,6 +70,7 @@ const TABLE: [Uses; 41] = [
     uses("dsgt-hb", &[], EMA),
     uses("momentum-tracking", &["momentum", "weight-decay"], None),
     uses("sgp", &["period"], SGD),
+    uses("osgp", &["delay"], SGD),
     uses("push-diging", &["weight-decay"], None),
     uses("local-sgd", &["period"], SGD),
     uses("gossip-pga", &["period", "global-period"], SGD),

@@ -3,9 +3,9 @@
 use crate::{
     AllReduce, Bar, Bmuf, Choco, Clip, Clipped, ConfigError, D2, Dadam, DamsGrad, DecentLam,
     DiLoCo, Diffusion, DmSgdYing, DmSgdYu, Every, Extra, GossipPga, GradientTracking, LocalKind,
-    LocalSgd, Lookahead, MomentumTracking, NoLoCo, OneBitAdam, OneBitAdamConfig, Order, PushDiging,
-    PushSum, QuasiGlobal, QuasiGlobalConfig, RelaySgd, RuleConfig, SlowMo, StreamingDiLoCo,
-    Tracking,
+    LocalSgd, Lookahead, MomentumTracking, NoLoCo, OneBitAdam, OneBitAdamConfig, Order,
+    OverlapPushSum, PushDiging, PushSum, QuasiGlobal, QuasiGlobalConfig, RelaySgd, RuleConfig,
+    SlowMo, StreamingDiLoCo, Tracking,
     error::{at_least_one, positive},
 };
 use gaggle_core::{Codec, Float, Rule};
@@ -24,7 +24,7 @@ const fn entry(name: &'static str, about: &'static str) -> Entry {
 }
 
 /// All rules by name.
-pub const CATALOGUE: [Entry; 40] = [
+pub const CATALOGUE: [Entry; 41] = [
     entry(
         "allreduce-sgd",
         "gradients averaged over everybody, then SGD: the yardstick",
@@ -118,6 +118,10 @@ pub const CATALOGUE: [Entry; 40] = [
     entry(
         "sgp",
         "push-sum: directed graphs where only the senders' shares sum to one",
+    ),
+    entry(
+        "osgp",
+        "push-sum whose messages count a step later: all communication hidden",
     ),
     entry(
         "push-diging",
@@ -232,7 +236,7 @@ pub fn rule_by_name<T: Float>(
 }
 
 /// Rules that keep account of what they have sent: rounding on the wire would never be made up for. Or whose messages take no codec.
-const TO_THE_LAST_BIT: [&str; 3] = ["choco", "one-bit-adam", "relaysgd"];
+const TO_THE_LAST_BIT: [&str; 4] = ["osgp", "choco", "one-bit-adam", "relaysgd"];
 
 fn clipped<T: Float>(
     rule: Box<dyn Rule<T>>,
@@ -301,6 +305,7 @@ fn build<T: Float>(name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<T>>, 
         "dsgt-hb" => tracking(Tracking::SemiAtc, EmaKind)?,
         "momentum-tracking" => Box::new(MomentumTracking::new(beta, weight_decay, codec)?),
         "sgp" => Box::new(PushSum::new(local(SgdKind)?, codec)?),
+        "osgp" => Box::new(OverlapPushSum::new(local(SgdKind)?, config.push_delay)?),
         "push-diging" => Box::new(PushDiging::new(weight_decay, codec)?),
         "local-sgd" => Box::new(LocalSgd::new(
             local(SgdKind)?,
@@ -468,7 +473,7 @@ mod tests {
             refused("d2", four),
             "period is 4; every step of d2 communicates"
         );
-        for name in ["choco", "one-bit-adam", "relaysgd"] {
+        for name in ["osgp", "choco", "one-bit-adam", "relaysgd"] {
             let coded = RuleConfig {
                 codec: Codec::Bf16,
                 ..d

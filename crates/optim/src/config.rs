@@ -52,6 +52,8 @@ pub struct RuleConfig {
     pub fragments: u64,
     /// Steps that a fragment of streaming-diloco is under way.
     pub delay: u64,
+    /// τ of osgp: steps until a message counts, from 1 to 64.
+    pub push_delay: u64,
     /// Whether fragments leave early, as [`StreamingConfig::leaves_early`] says.
     pub leaves_early: bool,
     /// What choco sends.
@@ -94,6 +96,7 @@ impl Default for RuleConfig {
             outer_nesterov: true,
             fragments: 4,
             delay: 5,
+            push_delay: 1,
             leaves_early: false,
             compressor: Compressor::TopK { ratio: 0.25 },
             consensus_step: 0.3,

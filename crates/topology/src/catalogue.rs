@@ -193,7 +193,9 @@ pub fn by_name_seeded(
     if let Some(inner) = name.strip_prefix("lazy-") {
         return Ok(Box::new(Lazy::new(by_name_seeded(inner, world, seed)?)));
     }
-    if let Some(inner) = name.strip_prefix("one-peer-over:") {
+    if let Some(inner) = name.strip_prefix("one-peer-over:")
+        && !inner.is_empty()
+    {
         let all = edges(&*by_name_seeded(inner, world, seed)?, 0);
         let graph = Graph::new(world, all.into_iter().map(|(from, to, _)| (from, to)))?;
         let name = format!("one-peer-over:{inner}");
@@ -247,6 +249,9 @@ pub fn by_name_seeded(
         "ou-equi-dyn" => Box::new(EquiDyn::new(world, true, 0.5, p.next("SEED", seed)?)?),
         "inner-outer-exp" => Box::new(InnerOuter::exp(world, p.needed("LOCAL")?)?),
         "inner-outer-ring" => Box::new(InnerOuter::ring(world, p.needed("LOCAL")?)?),
+        "one-peer-over" => {
+            return Err(p.wrong("one-peer-over:NAME is wanted, as one-peer-over:ring".into()));
+        }
         _ => {
             let known: Vec<&str> = CATALOGUE.iter().map(|e| e.name).collect();
             return Err(TopologyError::UnknownName {

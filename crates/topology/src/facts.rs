@@ -108,6 +108,14 @@ impl Rounds {
         }
     }
 
+    /// How many rounds there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Rounds::Circulant(rounds, ..) => rounds.len(),
+            Rounds::Sparse(mixings) => mixings.len(),
+        }
+    }
+
     /// Rounds from the first on after which everybody has exactly the mean; `None`: not within these.
     pub(crate) fn exact_after(&self) -> Option<u64> {
         match self {

@@ -49,6 +49,7 @@ mod machines;
 mod matrix;
 mod mixing;
 mod random;
+mod rate;
 mod report;
 mod ring;
 mod spectrum;

@@ -3,6 +3,7 @@
 use crate::{
     check::TOLERANCE,
     facts::{Rounds, rounds_in_period},
+    rate::per_round,
 };
 use gaggle_core::{MixingFacts, Rank, Round, Topology};
 
@@ -25,6 +26,8 @@ pub struct Report {
     pub exact_after: Option<u64>,
     /// Messages that a rank sends per round, on average over ranks and rounds. A message is the whole vector.
     pub messages: f64,
+    /// ρ per round where rounds never repeat.
+    rate: f64,
     /// The most that any rank sends or receives in any round.
     pub most_messages: usize,
 }
@@ -35,9 +38,10 @@ impl Report {
         self.facts.row_stochastic && self.facts.column_stochastic
     }
 
-    /// ρ per round: the geometric mean over a period; 0 where a period leaves nothing.
+    /// ρ per round: the geometric mean over a period; 0 where a period leaves nothing. Of rounds that never repeat, where those looked at leave nothing by chance, √λ_max(E\[WᵀW\] − J).
     pub fn contraction_per_round(&self) -> f64 {
         match self.exact_after {
+            _ if !self.repeats => self.rate,
             Some(_) => 0.0,
             None => self.facts.contraction.powf(1.0 / self.facts.period as f64),
         }
@@ -59,10 +63,12 @@ impl Report {
         if self.facts.contraction >= 1.0 - TOLERANCE {
             return f64::INFINITY;
         }
-        let periods = left.ln() / self.facts.contraction.ln();
         let rounds = match self.repeats {
-            true => periods.ceil().max(1.0) * self.facts.period as f64,
-            false => (periods * self.facts.period as f64).ceil().max(1.0),
+            true => {
+                let periods = left.ln() / self.facts.contraction.ln();
+                periods.ceil().max(1.0) * self.facts.period as f64
+            }
+            false => (left.ln() / self.rate.ln()).ceil().max(1.0),
         };
         rounds * self.messages
     }
@@ -104,9 +110,11 @@ pub fn report(topology: &dyn Topology) -> Report {
             most = most.max(round.to.len()).max(round.from.len());
         }
     }
+    let facts = rounds.facts();
     Report {
         name: topology.name().into(),
-        facts: rounds.facts(),
+        rate: per_round(&rounds, facts.contraction),
+        facts,
         repeats,
         rounds: rounds.contractions(SHOWN),
         // What a random product comes to after many rounds is no promise.

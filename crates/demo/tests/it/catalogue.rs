@@ -66,7 +66,7 @@ const MOMENTUM: (&str, &str) = (
 );
 const PLAIN: (&str, &str) = (
     "--lr 0.1 --topology static-exp",
-    "allreduce-sgd,dsgd-atc,dsgd-awc,dsgd-cta,diging,gt-semi,gt-atc,dsgt-hb,sgp,push-diging",
+    "allreduce-sgd,dsgd-atc,dsgd-awc,dsgd-cta,diging,gt-semi,gt-atc,dsgt-hb,sgp,osgp,push-diging",
 );
 const RING: (&str, &str) = (
     "--lr 0.05 --topology ring",

@@ -110,6 +110,7 @@ impl Row {
             "outer_momentum" => c.outer_momentum = Some(parsed(value)?),
             "fragments" => c.fragments = parsed(value)?,
             "delay" => c.delay = parsed(value)?,
+            "push_delay" => c.push_delay = parsed(value)?,
             "consensus_step" => c.consensus_step = parsed(value)?,
             "warm_up" => c.warm_up = parsed(value)?,
             "local" => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[test]
 fn codecs_are_passed_on_and_the_dense_mixer_says_it_has_none() {
     // Some send their values as they are, and say so before.
-    let plain = ["choco", "one-bit-adam", "relaysgd"];
+    let plain = ["osgp", "choco", "one-bit-adam", "relaysgd"];
     for name in NAMES.into_iter().filter(|name| !plain.contains(name)) {
         let config = RuleConfig {
             codec: Codec::Bf16,

@@ -275,6 +275,50 @@ fn push_sum_keeps_its_sums() {
     assert!(weights.iter().any(|w| (w[0] - 1.0).abs() > 0.1));
 }
 
+/// Σw = n and Σx, with what has left and not come; also after the graph has changed, when senders take back what had not left.
+#[test]
+fn late_push_sum_keeps_its_sums_with_what_is_under_way() {
+    for delay in [1, 2, 5] {
+        let config = RuleConfig {
+            push_delay: delay,
+            ..RuleConfig::default()
+        };
+        let mut ranks = ranks(graph("push"), rule("osgp", config));
+        let mut x: Vec<Vec<f64>> = (0..8).map(|i| vec![f64::from(i); 4]).collect();
+        for step in 0..200 {
+            if step == 7 || step == 20 {
+                let other = if step == 7 { "one-peer-exp" } else { "push" };
+                for (rank, mixer) in ranks.iter_mut().zip(DenseMixer::of(Arc::new(graph(other)))) {
+                    rank.replace_mixer(Box::new(mixer)).expect("another graph");
+                }
+            }
+            lockstep(&mut ranks, 0.0, &mut x, |_, _, g| g.fill(1.0)).expect("steps");
+            let (mut all, mut all_weights) = (vec![0.0; 4], 0.0);
+            for (rank, x) in ranks.iter_mut().zip(&x) {
+                let w = vector(rank, "weight")[0];
+                let (halves, weights) = (vector(rank, "halves"), vector(rank, "their weights"));
+                let shares = vector(rank, "others' shares");
+                all_weights += w;
+                for (k, all) in all.iter_mut().enumerate() {
+                    *all += w * x[k];
+                    *all += (0..shares.len())
+                        .map(|p| shares[p] * halves[p * 4 + k])
+                        .sum::<f64>();
+                }
+                let late = shares.iter().zip(&weights).map(|(s, w)| s * w);
+                all_weights += late.sum::<f64>();
+            }
+            assert!(
+                (all_weights - 8.0).abs() < 1e-12,
+                "{delay}, {step}: {all_weights}"
+            );
+            assert!(close(&all, &[28.0; 4], 1e-11), "{delay}, {step}: {all:?}");
+        }
+        let off = x.iter().flatten().map(|x| (x - 3.5).abs());
+        assert!(off.fold(0.0, f64::max) < 0.1, "{delay}: {x:?}");
+    }
+}
+
 /// CHOCO-Gossip without learning: consensus after 10, 100 and 400 rounds from the numpy implementation; the mean stays.
 #[test]
 fn compressed_gossip_reaches_consensus_and_keeps_the_mean() {
