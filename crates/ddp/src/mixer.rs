@@ -1,8 +1,8 @@
 //! The mixer that decentralised rules run on: a group and a topology.
 
 use gaggle_core::{
-    Algorithm, Buffer, Codec, Counts, Done, Error, Exchange, Float, Group, Kind, Lane, Mixer, Op,
-    Rank, Reduce, Round, Topology, With, Work, WorkInto,
+    Algorithm, Buffer, Codec, Counts, Done, Error, Exchange, Float, Form, Group, Kind, Lane, Mixer,
+    Op, Rank, Reduce, Round, Topology, With, Work, WorkInto,
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -203,15 +203,22 @@ impl<T: Float> NeighbourMixer<T> {
         let me = self.group.rank();
         let mut weights = std::mem::take(&mut self.weights[exchange.slot]);
         self.topology.round(me, exchange.round, &mut self.round);
+        let (form, keep) = (self.round.arithmetic(), self.round.keep);
         let mut from = std::mem::take(&mut self.round.from);
-        from.sort_unstable_by_key(|e| e.0);
-        weights.clear();
-        weights.push(self.round.keep);
-        for (sender, weight) in from {
-            self.topology.round(sender, exchange.round, &mut self.round);
+        for (sender, weight) in &mut from {
+            self.topology
+                .round(*sender, exchange.round, &mut self.round);
             let share = self.round.to.iter().find(|e| e.0 == me);
-            weights.push(weight * share.map_or(0.0, |e| e.1));
+            *weight *= share.map_or(0.0, |e| e.1);
         }
+        weights.clear();
+        // In delta form what is left of one, as the sum of the others comes out.
+        weights.push(match form {
+            Form::Delta => 1.0 - from.iter().map(|e| e.1).sum::<f64>(),
+            Form::Sum => keep,
+        });
+        from.sort_unstable_by_key(|e| e.0);
+        weights.extend(from.iter().map(|e| e.1));
         self.weights[exchange.slot] = weights;
     }
 

@@ -4,7 +4,7 @@
 
 use gaggle::{
     core::Rule,
-    optim::{self, ConfigError, RuleConfig, rule_by_name},
+    optim::{self, Clipped, ConfigError, Every, RuleConfig, rule_by_name},
 };
 use std::fmt;
 
@@ -64,15 +64,24 @@ impl Rules {
         self.added.iter().map(|a| (a.name, a.about))
     }
 
-    /// The rule of that name.
+    /// The rule of that name. Those that were added get a communication period and clipped gradients like the library's, where they do not see to that themselves.
     ///
     /// # Errors
-    /// There is none, or its settings make no sense.
+    /// There is none, its settings make no sense, or a period is asked for and the rule has no local steps.
     pub fn make(&self, name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<f32>>, ConfigError> {
-        match self.find(name) {
-            Some(added) => (added.make)(config),
-            None => rule_by_name(name, config),
+        let Some(added) = self.find(name) else {
+            return rule_by_name(name, config);
+        };
+        let mut rule = (added.make)(config)?;
+        if let Some(period) = config.period
+            && rule.period().unwrap_or(1) != period
+        {
+            rule = Box::new(Every::new(rule, period)?);
         }
+        if let Some(clip) = config.clip {
+            rule = Box::new(Clipped::new(rule, clip)?);
+        }
+        Ok(rule)
     }
 
     fn find(&self, name: &str) -> Option<&Added> {
@@ -101,6 +110,28 @@ impl PartialEq for Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Flags that the library's rules understand mean the same for one from outside.
+    #[test]
+    fn added_rules_get_periods_and_clipping() {
+        let plain = |_: &RuleConfig| rule_by_name("dsgd-atc", &RuleConfig::default());
+        let without = |_: &RuleConfig| rule_by_name("d2", &RuleConfig::default());
+        let rules = Rules::default().with("mine", "with local steps", plain);
+        let rules = rules.with("rigid", "without", without);
+        let three = RuleConfig {
+            period: Some(3),
+            ..RuleConfig::default()
+        };
+        assert_eq!(rules.make("mine", &three).unwrap().period(), Some(3));
+        let e = rules.make("rigid", &three).err().unwrap().to_string();
+        assert_eq!(e, "period is 3; every step of d2 communicates");
+        let cut = |limit| RuleConfig {
+            clip: Some(optim::Clip::Norm(limit)),
+            ..RuleConfig::default()
+        };
+        assert!(rules.make("mine", &cut(1.0)).unwrap().whole());
+        assert!(rules.make("mine", &cut(-1.0)).is_err());
+    }
 
     #[test]
     fn what_is_added_comes_first_and_takes_the_place_of_its_name() {

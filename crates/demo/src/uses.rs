@@ -139,7 +139,7 @@ fn of_step(kind: LocalKind) -> &'static [&'static str] {
 
 /// Every given flag has an effect in this run.
 ///
-/// Nothing is known of rules that a program has brought along: they may use every flag.
+/// Nothing is known of rules that a program has brought along: they may use every flag ([`Rules::make`] gives them a period and clipping).
 ///
 /// # Errors
 /// The first flag that no algorithm of the run has a use for, with those that would have.
@@ -209,7 +209,7 @@ mod tests {
         ("outer-alpha", "0.25"),
         ("gamma", "0.4"),
         ("fragments", "2"),
-        ("delay", "1"),
+        ("delay", "3"),
         ("compressor", "sign"),
         ("consensus-step", "0.6"),
         ("warm-up", "3"),
@@ -346,7 +346,7 @@ mod tests {
             ),
             (
                 "--delay 1",
-                "--delay 1: allreduce, dmsgd, qg-dmsgd have no use for it; those that have one: streaming-diloco",
+                "--delay 1: allreduce, dmsgd, qg-dmsgd have no use for it; those that have one: osgp, streaming-diloco",
             ),
             (
                 "--algorithm dsgd-atc --momentum 0.5",
