@@ -51,7 +51,7 @@ pub fn config(rule: &str) -> RuleConfig {
         warm_up: 4,
         lookahead_steps: 3,
         // Its signs move elements without a second moment by 1/ε: with 1e-8 they leave f32.
-        eps: if rule == "one-bit-adam" { 1e-3 } else { 1e-8 },
+        eps: (rule == "one-bit-adam").then_some(1e-3),
         ..RuleConfig::default()
     }
 }

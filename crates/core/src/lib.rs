@@ -27,6 +27,7 @@ mod raw_scope;
 mod raw_window;
 mod raw_words;
 pub mod reduce;
+pub mod sparse;
 pub mod store;
 pub mod topology;
 pub mod transport;
@@ -54,8 +55,9 @@ pub use reduce::{
     Band, Bor, Bxor, Combine, Max, Mean, Min, Prod, Properties, Reduce, Reduction, Sum,
     UserReduction,
 };
+pub use sparse::SparseMatrix;
 pub use store::Store;
-pub use topology::{Form, MixingFacts, Modes, Round, Topology};
+pub use topology::{Draw, Form, MixingFacts, Modes, Round, Topology};
 pub use transport::{
     Announced, Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory,
     Sink, Transfer, Transport, TransportError, Verdict, Wake, XferId,

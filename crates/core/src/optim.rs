@@ -264,8 +264,10 @@ pub trait Rule<T: Float>: Send {
     fn period(&self) -> Option<u64> {
         None
     }
-    /// Called between two steps when the topology has changed, and before a state is loaded: what is kept about neighbours is void. Vectors whose length depends on the neighbours become empty.
+    /// Called between two steps when the topology has changed, and before a state is loaded: what is kept about neighbours is void.
     fn rewired(&mut self) {}
+    /// Names those vectors of state whose length depends on the neighbours: a loaded one may have another. A rule around another one passes its names on.
+    fn by_neighbours(&self, _name: &mut dyn FnMut(&str)) {}
     /// Called when a rule meets a topology and a step size. A rule that does not say is not checked.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The seam of topologies: rank and round in, neighbours and weights out.
 
-use crate::Rank;
+use crate::{Rank, SparseMatrix};
 
 /// How a neighbour average is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,6 +57,18 @@ pub trait Topology: Send + Sync {
     fn period(&self) -> Option<u64>;
     /// Clears and fills `out`; allocates nothing once `out` has grown.
     fn round(&self, rank: Rank, t: u64, out: &mut Round);
+    /// How the rounds of one that never repeats are drawn, where there is a closed form for it; `None` elsewhere.
+    fn drawn(&self) -> Option<Draw> {
+        None
+    }
+}
+
+/// How rounds are drawn at random, each apart from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Draw {
+    /// Uniformly among all ways to pair the ranks off; each takes the mean with its partner. Of an odd number one is left alone.
+    Matching,
 }
 
 /// What rules need to know of a topology to tell whether they are stable on it.
@@ -82,8 +94,10 @@ pub struct MixingFacts {
     pub repeats: bool,
     /// Whether its edges, the same in every round and each in both directions, are a tree over all ranks.
     pub tree: bool,
-    /// Whether every round pairs the ranks off: each takes the mean with one other, and at most one is left alone.
-    pub pairs: bool,
+    /// How rounds that never repeat are drawn, where that is known.
+    pub drawn: Option<Draw>,
+    /// 1 where, over and over, what each rank has reaches all ranks at once: the product of the period's rounds is primitive, that is, strongly connected and aperiodic. c above 1: between c groups of ranks it only goes round, for ever. 0: some rank is never reached, or there is a round in which it hears of nobody, or nobody of it.
+    pub cycle: u64,
     /// How disagreements move: for rules whose recursion is not stable on every topology.
     pub modes: Modes,
 }
@@ -99,8 +113,8 @@ pub enum Modes {
     Apart(Vec<Vec<(f64, f64)>>),
     /// One symmetric round: its eigenvalues other than that of agreement and 0 lie between these two.
     Between(f64, f64),
-    /// The matrix W of each round in the period, row by row.
-    Dense(Vec<Vec<f64>>),
+    /// The matrix W of each round in the period.
+    Sparse(Vec<SparseMatrix>),
 }
 
 impl<T: Topology + ?Sized> Topology for Box<T> {
@@ -115,5 +129,8 @@ impl<T: Topology + ?Sized> Topology for Box<T> {
     }
     fn round(&self, rank: Rank, t: u64, out: &mut Round) {
         (**self).round(rank, t, out);
+    }
+    fn drawn(&self) -> Option<Draw> {
+        (**self).drawn()
     }
 }

@@ -55,10 +55,10 @@ pub struct RuleArgs {
     /// β₁ of the Adams and lion: 0.9.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub beta1: Option<f64>,
-    /// β₂ of the Adams and lion: 0.999.
+    /// β₂: of the Adams 0.999, inside diloco and streaming-diloco 0.95, of lion 0.99.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub beta2: Option<f64>,
-    /// ε of the Adams, rmsprop and adagrad: 1e-8; one-bit-adam 1e-3.
+    /// ε: of the Adams and rmsprop 1e-8, damsgrad 1e-6, adagrad 1e-10, one-bit-adam 1e-3.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub eps: Option<f64>,
     /// λ of every algorithm: 0.
@@ -124,8 +124,8 @@ impl RuleArgs {
             lookahead_steps: self.lookahead_steps.unwrap_or(common.lookahead_steps),
             mu: self.mu,
             beta1: self.beta1.unwrap_or(common.beta1),
-            beta2: self.beta2.unwrap_or(common.beta2),
-            eps: self.eps.or(short.eps).unwrap_or(common.eps),
+            beta2: self.beta2.or(common.beta2),
+            eps: self.eps.or(short.eps).or(common.eps),
             weight_decay: self.weight_decay.unwrap_or(common.weight_decay),
             nesterov: self.nesterov,
             clip: self.clip_norm.map(Clip::Norm),
@@ -340,8 +340,11 @@ mod tests {
         assert_eq!((c.fragments, c.delay, c.warm_up), (3, 1, 9));
         assert!(matches!(c.compressor, Compressor::Qsgd { levels: 16, .. }));
         assert_eq!((c.consensus_step, c.lookahead_steps), (0.2, 4));
-        assert_eq!((c.mu, c.beta1, c.beta2), (Some(0.7), 0.8, 0.95));
-        assert_eq!((c.eps, c.weight_decay, c.momentum), (1e-6, 0.01, 0.85));
+        assert_eq!((c.mu, c.beta1, c.beta2), (Some(0.7), 0.8, Some(0.95)));
+        assert_eq!(
+            (c.eps, c.weight_decay, c.momentum),
+            (Some(1e-6), 0.01, 0.85)
+        );
         assert!(c.clip.is_some() && !c.nesterov);
         let nesterov = parse("--algorithm qg-dmsgd --nesterov").unwrap();
         assert!(nesterov.rule_config("qg-dmsgd").nesterov);

@@ -23,7 +23,15 @@ pub(crate) fn update<T: Float>(v: &mut [T], mut f: impl FnMut(usize, f64) -> f64
     }
 }
 
-/// ‖v‖₂.
+/// ‖v‖₂, also where squares are too small or too large to be told.
 pub(crate) fn norm<T: Float>(v: &[T]) -> f64 {
-    v.iter().map(|x| x.to_f64().powi(2)).sum::<f64>().sqrt()
+    let squares = |scale: f64| v.iter().map(|x| (x.to_f64() / scale).powi(2)).sum::<f64>();
+    let sum = squares(1.0);
+    if (1e-280..1e280).contains(&sum) {
+        return sum.sqrt();
+    }
+    match v.iter().map(|x| x.to_f64().abs()).fold(0.0, f64::max) {
+        0.0 => sum.sqrt(),
+        largest => largest * squares(largest).sqrt(),
+    }
 }

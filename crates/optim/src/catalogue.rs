@@ -249,7 +249,8 @@ fn clipped<T: Float>(
 }
 
 fn build<T: Float>(name: &str, config: &RuleConfig) -> Result<Box<dyn Rule<T>>, ConfigError> {
-    let &RuleConfig {
+    let config = config.of_rule(name);
+    let RuleConfig {
         momentum: beta,
         weight_decay,
         codec,
@@ -424,9 +425,27 @@ mod tests {
             )
             .starts_with("smoothness")
         );
-        assert!(refused("allreduce-adamw", RuleConfig { eps: 0.0, ..d }).starts_with("eps"));
+        assert!(
+            refused(
+                "allreduce-adamw",
+                RuleConfig {
+                    eps: Some(0.0),
+                    ..d
+                }
+            )
+            .starts_with("eps")
+        );
         assert!(refused("allreduce-adamw", RuleConfig { beta1: 1.0, ..d }).starts_with("beta1"));
-        assert!(refused("allreduce-adamw", RuleConfig { beta2: -1.0, ..d }).starts_with("beta2"));
+        assert!(
+            refused(
+                "allreduce-adamw",
+                RuleConfig {
+                    beta2: Some(-1.0),
+                    ..d
+                }
+            )
+            .starts_with("beta2")
+        );
         let e = refused(
             "dmsgd",
             RuleConfig {

@@ -4,6 +4,7 @@ use crate::{
     Compressor, LocalRule,
     arith::{fill, update, zeros},
     error::{ConfigError, in_range},
+    recursion::Recursion,
     stability::{check_gossip, unstable},
 };
 use gaggle_core::{
@@ -43,20 +44,24 @@ impl Default for ChocoConfig {
 
 /// y = x − d, d the local rule's step; q = C(y − x̂); x̂ ← x̂ + q on everybody who holds a copy; x⁺ = y + η(Wx̂ − x̂).
 ///
-/// Every rank keeps its own x̂ and the average s = Wx̂ of its neighbours' in place of each of them: s ← s + Wq. So W must stay the same; when it changes ([`Rule::rewired`]) all copies start from 0 again.
-/// One message per neighbour and step, of as many bytes as the compressor needs ([`Compressor::packed_len`]); state x̂ and s, 2n elements, and the local rule's. Any contractive compressor has the limit of DSGD-ATC with weights (1 − η)I + ηW (the paper's order), or of AWC with them (the released one); with [`Compressor::Identity`] and η = 1 it is DSGD-ATC. There is no floor from quantisation.
+/// Every rank keeps its own x̂ and a copy of each neighbour's. Copies are rounded as their owner's x̂ is, so that all agree to the last bit for ever, in every element type; a running average of them would drift away, and x with it. When neighbours change ([`Rule::rewired`]) all start from 0 again.
+/// One message per neighbour and step, of as many bytes as the compressor needs ([`Compressor::packed_len`]); state x̂ and its copies, n elements and n for each neighbour, and the local rule's. Any contractive compressor has the limit of DSGD-ATC with weights (1 − η)I + ηW (the paper's order), or of AWC with them (the released one); with [`Compressor::Identity`] and η = 1 it is DSGD-ATC. There is no floor from quantisation.
+///
+/// [`Rule::check`] knows it to be stable for η < δ(1 − s)/(sβ(δ + β)), where s² = 1 − ω is what the compressor leaves out at most, δ = 1 − ‖W − J‖₂ and β = ‖I − W‖₂, for any doubly stochastic W: in the norms a of x − x̄ and b of x − x̂ a step is a⁺ ≤ (1 − ηδ)a + ηβsb, b⁺ ≤ ηβa + (1 + ηβ)sb, whose eigenvalues are then below 1. The paper's γ = δω/(16δ + δ² + 4β² + 2δβ² − 8δω), for symmetric W, is always smaller. Both are far from what many compressors take: above, it is [`Stability::Unchecked`].
 /// Source: Koloskova et al. 2019, "Decentralized stochastic optimization and gossip algorithms with compressed communication", Algorithm 2.
 pub struct Choco<T> {
     config: ChocoConfig,
     local: Box<dyn LocalRule<T>>,
     place: Place,
+    n: usize,
+    /// x̂.
     known: Vec<T>,
-    mixed: Vec<T>,
-    /// This step's own q.
-    own: Vec<T>,
-    /// A neighbour's, and the average of all.
-    other: Vec<T>,
-    sum: Vec<f64>,
+    /// The neighbours' x̂, one after the other, each of all elements.
+    copies: Vec<T>,
+    /// Wx̂ − x̂.
+    apart: Vec<T>,
+    /// A q, the own or a neighbour's.
+    q: Vec<T>,
     scratch: Vec<usize>,
 }
 
@@ -80,21 +85,30 @@ impl<T: Float> Choco<T> {
                 rank: Rank(0),
                 world: 1,
             },
+            n: 0,
             known: Vec::new(),
-            mixed: Vec::new(),
-            own: Vec::new(),
-            other: Vec::new(),
-            sum: Vec::new(),
+            copies: Vec::new(),
+            apart: Vec::new(),
+            q: Vec::new(),
             scratch: Vec::new(),
         })
     }
 
-    /// x ← x + η(s − x̂).
+    /// x ← x + η(Wx̂ − x̂).
     fn gossip(&self, at: std::ops::Range<usize>, x: &mut [T]) {
-        let (known, mixed) = (&self.known[at.clone()], &self.mixed[at]);
-        update(x, |k, x| {
-            x + self.config.consensus_step * (mixed[k].to_f64() - known[k].to_f64())
-        });
+        let apart = &self.apart[at];
+        update(x, |k, x| x + self.config.consensus_step * apart[k].to_f64());
+    }
+
+    /// The η up to which it is known to be stable on this topology; `None`: for no η, since nothing is known of the compressor.
+    fn known_limit(&self, facts: &MixingFacts) -> Option<f64> {
+        let n = (self.n > 0).then_some(self.n);
+        let s = (1.0 - self.config.compressor.quality(n)?).sqrt();
+        let delta = 1.0 - facts.contraction;
+        let beta = facts
+            .lambda_min
+            .map_or(1.0 + facts.contraction, |min| 1.0 - min);
+        Some(delta * (1.0 - s) / (s * beta * (delta + beta)))
     }
 }
 
@@ -104,18 +118,22 @@ impl<T: Float> Rule<T> for Choco<T> {
     }
     fn init(&mut self, n: usize, place: Place) {
         self.place = place;
+        self.n = n;
         self.local.init(n);
         self.scratch = Vec::with_capacity(n);
-        (self.known, self.mixed) = (zeros(n), zeros(n));
-        (self.own, self.other) = (zeros(n), zeros(n));
-        self.sum = Vec::with_capacity(n);
+        (self.known, self.q, self.apart) = (zeros(n), zeros(n), zeros(n));
+        self.copies = Vec::new();
     }
     fn whole(&self) -> bool {
         self.config.compressor != Compressor::Identity
     }
     fn rewired(&mut self) {
         self.known.fill(T::from_f64(0.0));
-        self.mixed.fill(T::from_f64(0.0));
+        self.apart.fill(T::from_f64(0.0));
+        self.copies.clear();
+    }
+    fn by_neighbours(&self, name: &mut dyn FnMut(&str)) {
+        name("copies");
     }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
         let each = Exchange::new(With::EachNeighbour, cx);
@@ -141,25 +159,25 @@ impl<T: Float> Rule<T> for Choco<T> {
         let Choco {
             config: ChocoConfig { compressor, .. },
             known,
-            own,
+            q,
             scratch,
             place,
             ..
         } = self;
-        let (known, own) = (&mut known[at.clone()], &mut own[at]);
-        fill(own, |k| x[k].to_f64() - known[k].to_f64());
-        let len = compressor.packed_len::<T>(own.len());
+        let (known, q) = (&mut known[at.clone()], &mut q[at]);
+        fill(q, |k| x[k].to_f64() - known[k].to_f64());
+        let len = compressor.packed_len::<T>(q.len());
         // The same message for each neighbour; who has none compresses for itself.
         match out.get_mut(..len) {
             Some(first) if len > 0 => {
-                compressor.pack(cx, *place, own, first, scratch);
+                compressor.pack(cx, *place, q, first, scratch);
                 (len..out.len())
                     .step_by(len)
                     .for_each(|to| out.copy_within(..len, to));
             }
-            _ => compressor.apply(cx, *place, own, scratch),
+            _ => compressor.apply(cx, *place, q, scratch),
         }
-        update(known, |k, v| v + own[k].to_f64());
+        update(known, |k, v| v + q[k].to_f64());
     }
     fn absorb(&mut self, cx: &Cx, at: At, local: Local<'_, T>, means: &[MixedMean<'_, T>]) {
         let (At::AfterGradient, Some(mean)) = (at, means.first()) else {
@@ -167,26 +185,34 @@ impl<T: Float> Rule<T> for Choco<T> {
         };
         let Choco {
             config: ChocoConfig { compressor, .. },
-            own,
-            other,
-            sum,
+            n,
+            known,
+            copies,
+            apart,
+            q,
             scratch,
             ..
         } = self;
-        let (own, other) = (&own[local.at.clone()], &mut other[local.at.clone()]);
-        // Wq = q + Σ w(q_j − q), in the order of the ranks.
-        sum.clear();
-        sum.extend(own.iter().map(|q| q.to_f64()));
-        let len = compressor.packed_len::<T>(own.len());
+        let (own, weights) = mean.weights.split_first().unwrap_or((&1.0, &[]));
+        copies.resize(*n * weights.len(), T::from_f64(0.0));
+        let q = &mut q[local.at.clone()];
+        let len = compressor.packed_len::<T>(q.len());
         let messages = mean.values.chunks_exact(len.max(1));
-        for (message, w) in messages.zip(mean.weights.iter().skip(1)) {
-            compressor.unpack(cx, message, other, scratch);
-            for ((sum, q), own) in sum.iter_mut().zip(&*other).zip(own) {
-                *sum += w * (q.to_f64() - own.to_f64());
-            }
+        for (message, copy) in messages.zip(copies.chunks_exact_mut((*n).max(1))) {
+            compressor.unpack(cx, message, q, scratch);
+            update(&mut copy[local.at.clone()], |k, v| v + q[k].to_f64());
         }
-        update(&mut self.mixed[local.at.clone()], |k, s| {
-            s + T::from_f64(self.sum[k]).to_f64()
+        // Σ w(x̂_j − x̂) + (Σw − 1)x̂, whose last part is 0 but where weights do not sum to 1.
+        let off = own + weights.iter().sum::<f64>() - 1.0;
+        let off = if off.abs() <= 1e-6 { 0.0 } else { off };
+        fill(&mut apart[local.at.clone()], |k| {
+            let k = local.at.start + k;
+            let known = known[k].to_f64();
+            let copies = copies.iter().skip(k).step_by((*n).max(1));
+            let parts = weights.iter().zip(copies);
+            parts.fold(off * known, |sum, (w, copy)| {
+                sum + w * (copy.to_f64() - known)
+            })
         });
         if self.config.order == ChocoOrder::Paper {
             self.gossip(local.at, local.x);
@@ -195,15 +221,39 @@ impl<T: Float> Rule<T> for Choco<T> {
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
         if facts.period != 1 || !facts.repeats {
             return unstable(
-                "choco keeps the average of its neighbours' copies, which means nothing with other neighbours in the next round",
+                "choco keeps copies of its neighbours, which mean nothing with other neighbours in the next round",
                 "a topology that is the same in every round, such as ring or static-exp",
             );
         }
-        check_gossip(facts, lr)
+        let gossip = check_gossip(facts, lr)?;
+        // With nothing left out: x⁺ = (1 − η)x + ηWx.
+        let eta = self.config.consensus_step;
+        let whole = Recursion::new([[1.0 - eta, 0.0], [0.0, 0.0]], [[eta, 0.0], [0.0, 0.0]]);
+        let whole = whole.check("choco", facts, "a smaller consensus_step")?;
+        if gossip != Stability::Stable || whole != Stability::Stable {
+            return Ok(whole);
+        }
+        if self.config.compressor == Compressor::Identity {
+            return Ok(Stability::Stable);
+        }
+        let known = match self.known_limit(facts) {
+            Some(limit) if eta < limit => return Ok(Stability::Stable),
+            Some(limit) => format!(
+                "consensus_step is {eta}, and stability is known below {limit:.3e} only, δ(1 − s)/(sβ(δ + β))"
+            ),
+            None => "what the compressor leaves out depends on the number of parameters, which is not known yet".into(),
+        };
+        Ok(Stability::Unchecked(format!(
+            "choco with {}: {known}; more may well work",
+            self.config.compressor
+        )))
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         visit("known", &mut self.known);
-        visit("mixed", &mut self.mixed);
+        visit("copies", &mut self.copies);
+        if self.config.order == ChocoOrder::Released {
+            visit("apart", &mut self.apart);
+        }
         self.local.state(visit);
     }
 }

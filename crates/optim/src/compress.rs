@@ -18,7 +18,7 @@ use std::fmt;
 pub enum Compressor {
     /// All of it.
     Identity,
-    /// The ⌈ratio·n⌉ largest by absolute value; of equal ones the first.
+    /// The ⌈ratio·n⌉ largest by absolute value; of equal ones the first. A product that floating point puts beside a whole number is that number: 0.1 of 30 are 3.
     TopK {
         /// Above 0, at most 1.
         ratio: f64,
@@ -56,6 +56,26 @@ impl Compressor {
                     ..
                 }
         )
+    }
+
+    /// ω with E‖C(v) − v‖² ≤ (1 − ω)‖v‖², for vectors of `n` elements, or of any number for `None`; `None` where that says nothing, or where it does not [contract](Compressor::contracts).
+    ///
+    /// Source: Koloskova et al. 2019, Assumption 1 and the examples below it; for the random ones on average.
+    pub(crate) fn quality(&self, n: Option<usize>) -> Option<f64> {
+        if !self.contracts() {
+            return None;
+        }
+        let n = n.map(|n| n.max(1) as f64);
+        match *self {
+            Compressor::Identity => Some(1.0),
+            Compressor::TopK { ratio } | Compressor::RandomK { ratio, .. } => Some(ratio),
+            // ‖v‖₁²/(n‖v‖₂²), at the least where one element is all.
+            Compressor::Sign => n.map(|n| 1.0 / n),
+            Compressor::Qsgd { levels, .. } => {
+                let s = f64::from(levels);
+                n.map(|n| 1.0 / (1.0 + (n / (s * s)).min(n.sqrt() / s)))
+            }
+        }
     }
 
     /// From what users type: `identity`, `top-k:RATIO`, `random-k:RATIO`, `sign`, `qsgd:LEVELS`; the random ones in the form that contracts, with seed 0.
@@ -155,9 +175,6 @@ impl Compressor {
                 seed,
             } => {
                 let grid = Grid::new(levels, contracting, n, norm(v));
-                if grid.norm == 0.0 {
-                    return;
-                }
                 let mut rng = generator(seed, cx, place);
                 for x in v {
                     *x = grid.value(grid.near(x.to_f64(), rng.random()));
@@ -180,9 +197,15 @@ impl fmt::Display for Compressor {
     }
 }
 
-/// k of n elements: ⌈ratio·n⌉, at least one where there are any.
+/// k of n elements: the fewest that are at least `ratio` of them, and at least one where there are any.
+///
+/// The share k/n is compared as the number nearest to it, which a ratio written in decimals is, too: 0.1 of 30 are 3, though 0.1·30 is above 3 in floating point.
 pub(crate) fn chosen(ratio: f64, n: usize) -> usize {
-    ((ratio * n as f64).ceil() as usize).clamp(usize::from(n > 0), n)
+    let about = (ratio * n as f64).ceil() as usize;
+    let is_enough = |k: &usize| *k as f64 / n as f64 >= ratio;
+    let near = about.saturating_sub(1)..=about.saturating_add(1);
+    let k = near.into_iter().find(is_enough).unwrap_or(n);
+    k.clamp(usize::from(n > 0), n)
 }
 
 /// The first `k` of `all` are places drawn without repetition out of `n`: the same for one seed, rank and step.
@@ -220,7 +243,7 @@ impl Grid {
         if self.norm == 0.0 {
             return 0.0;
         }
-        let level = self.s * x.abs() / self.norm;
+        let level = self.s * (x.abs() / self.norm);
         let up = draw < level - level.floor();
         // Rounding may have made the norm of one element smaller than it.
         let xi = (level.floor() + f64::from(u8::from(up))).min(self.s);
@@ -228,7 +251,7 @@ impl Grid {
     }
 
     pub(crate) fn value<T: Float>(&self, xi: f64) -> T {
-        T::from_f64(self.norm * xi / (self.s * self.shrink))
+        T::from_f64(self.norm * (xi / (self.s * self.shrink)))
     }
 }
 
@@ -389,6 +412,52 @@ mod tests {
         ] {
             let e = Compressor::by_name(name).unwrap_err().to_string();
             assert!(e.ends_with("random-k:RATIO, sign, qsgd:LEVELS"), "{e}");
+        }
+    }
+
+    /// The exact ⌈m·n/10^e⌉ of ratios that are printed as m/10^e.
+    #[test]
+    fn shares_are_those_of_the_printed_ratio() {
+        for e in 1..=4_u32 {
+            let all = 10_u64.pow(e);
+            for m in 1..=all {
+                let ratio: f64 = format!("{m}e-{e}").parse().unwrap();
+                for n in [1_u64, 2, 3, 7, 10, 30, 97, 1000, 9973, 10_000] {
+                    let want = (m * n).div_ceil(all).max(1);
+                    assert_eq!(chosen(ratio, n as usize), want as usize, "{ratio} of {n}");
+                }
+            }
+        }
+        assert_eq!(chosen(0.1, 0), 0);
+        assert_eq!(chosen(1e-300, 5), 1);
+        assert_eq!(chosen(5.0 / 9.0, 9), 5);
+    }
+
+    /// Squares of such numbers are 0, or infinite.
+    #[test]
+    fn qsgd_takes_vectors_of_any_size() {
+        for size in [1e-200, 1e-310, 1e200] {
+            let c = Compressor::Qsgd {
+                levels: 4,
+                contracting: false,
+                seed: 5,
+            };
+            let mut v = X.map(|x| x * size);
+            let mut packed = vec![0.0; c.packed_len::<f64>(4)];
+            let mut again = v;
+            c.apply(&Cx::at(0, 0.1), place(3), &mut v, &mut Vec::new());
+            // The grid's steps are 13/4; rounding near 1e-310 is that of numbers with 13 digits.
+            for (q, like) in v.iter().zip(compressed(c, 0)) {
+                assert!((q / size - like).abs() < 1e-9, "{size}: {v:?}");
+            }
+            c.pack(
+                &Cx::at(0, 0.1),
+                place(3),
+                &mut again,
+                &mut packed,
+                &mut Vec::new(),
+            );
+            assert_eq!(again, v, "{size}");
         }
     }
 

@@ -22,12 +22,12 @@ pub struct RuleConfig {
     pub mu: Option<f64>,
     /// β₁ of the Adams and lion.
     pub beta1: f64,
-    /// β₂ of the Adams and lion.
-    pub beta2: f64,
+    /// β₂: of the Adams (0.999; in diloco and streaming-diloco 0.95) and lion (0.99).
+    pub beta2: Option<f64>,
     /// β₃ of dadam.
     pub beta3: f64,
-    /// ε of the Adams, rmsprop and adagrad.
-    pub eps: f64,
+    /// ε: of the Adams and rmsprop (1e-8), damsgrad (1e-6) and adagrad (1e-10).
+    pub eps: Option<f64>,
     /// What is on the wire.
     pub codec: Codec,
     /// L, the largest curvature of the losses, where it is known: lets `Rule::check` refuse step sizes of the AWC order.
@@ -81,9 +81,9 @@ impl Default for RuleConfig {
             weight_decay: 0.0,
             mu: None,
             beta1: 0.9,
-            beta2: 0.999,
+            beta2: None,
             beta3: 0.9,
-            eps: 1e-8,
+            eps: None,
             codec: Codec::None,
             smoothness: None,
             local: None,
@@ -110,12 +110,26 @@ impl Default for RuleConfig {
 }
 
 impl RuleConfig {
+    /// The Adams' settings; none of them decays weights unless told to.
     pub(crate) fn adam(&self) -> AdamWConfig {
+        let common = AdamWConfig::default();
         AdamWConfig {
             beta1: self.beta1,
-            beta2: self.beta2,
-            eps: self.eps,
+            beta2: self.beta2.unwrap_or(common.beta2),
+            eps: self.eps.unwrap_or(common.eps),
             weight_decay: self.weight_decay,
+        }
+    }
+
+    /// With what the rule called `name` has for `None` where other rules have something else.
+    pub(crate) fn of_rule(self, name: &str) -> RuleConfig {
+        // DiLoCo's inner AdamW; the paper's weight decay of 0.1 and clipping at 1 are for who trains language models.
+        let inner = matches!(name, "diloco" | "streaming-diloco")
+            && matches!(self.local, None | Some(LocalKind::AdamW));
+        RuleConfig {
+            beta2: self.beta2.or(inner.then_some(0.95)),
+            eps: self.eps.or((name == "damsgrad").then_some(1e-6)),
+            ..self
         }
     }
 
@@ -155,18 +169,18 @@ impl RuleConfig {
             LocalKind::Ema => Box::new(Ema::new(self.momentum, self.weight_decay)?),
             LocalKind::AdamW => Box::new(AdamW::new(self.adam())?),
             LocalKind::RmsProp => Box::new(RmsProp::new(RmsPropConfig {
-                eps: self.eps,
+                eps: self.eps.unwrap_or(RmsPropConfig::default().eps),
                 weight_decay: self.weight_decay,
                 ..RmsPropConfig::default()
             })?),
             LocalKind::Adagrad => Box::new(Adagrad::new(AdagradConfig {
-                eps: self.eps,
+                eps: self.eps.unwrap_or(AdagradConfig::default().eps),
                 weight_decay: self.weight_decay,
                 ..AdagradConfig::default()
             })?),
             LocalKind::Lion => Box::new(Lion::new(LionConfig {
                 beta1: self.beta1,
-                beta2: self.beta2,
+                beta2: self.beta2.unwrap_or(LionConfig::default().beta2),
                 weight_decay: self.weight_decay,
             })?),
         })

@@ -124,14 +124,14 @@ impl<T: Float> Rule<T> for Diffusion<T> {
         }
     }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-        check_gossip(facts, lr)?;
+        let gossip = check_gossip(facts, lr)?;
         if self.order == Order::Awc {
             check_smallest_eigenvalue(facts)?;
-            if let Some(l) = self.smoothness {
+            if let (Some(l), Stability::Stable) = (self.smoothness, &gossip) {
                 return check_curvature(facts, lr, self.local.step_limit(l));
             }
         }
-        Ok(Stability::Stable)
+        Ok(gossip)
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         self.local.state(visit);

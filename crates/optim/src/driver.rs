@@ -79,8 +79,9 @@ impl<T: Float> Decentralised<T> {
         facts: &MixingFacts,
         lr: f64,
     ) -> Result<(Self, Stability), Unstable> {
-        let stability = rule.check(facts, lr)?;
-        Ok((Self::unchecked(rule, mixer, n), stability))
+        let driver = Self::unchecked(rule, mixer, n);
+        let stability = driver.check(facts, lr)?;
+        Ok((driver, stability))
     }
 
     /// Asks the rule whether it is stable with this topology and step size.

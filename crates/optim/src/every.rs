@@ -51,6 +51,9 @@ impl<T: Float> Rule<T> for Every<T> {
     fn rewired(&mut self) {
         self.inner.rewired();
     }
+    fn by_neighbours(&self, name: &mut dyn FnMut(&str)) {
+        self.inner.by_neighbours(name);
+    }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
         self.inner.check(facts, lr)
     }

@@ -63,6 +63,7 @@ mod bucketed;
 mod catalogue;
 mod choco;
 mod clip;
+mod complex;
 mod compress;
 mod config;
 mod course;
@@ -77,6 +78,8 @@ mod error;
 mod every;
 mod extra;
 mod gossip_pga;
+mod hessenberg;
+mod krylov;
 mod local;
 mod local_sgd;
 mod lookahead;
@@ -147,6 +150,6 @@ pub use yu::DmSgdYu;
 
 /// The seam, so that a method of your own needs this crate alone.
 pub use gaggle_core::{
-    At, Codec, Cx, Error, Exchange, Float, Local, MixedMean, Mixer, MixingFacts, Modes, Place,
-    Rank, Rule, Stability, Unstable, With,
+    At, Codec, Cx, Draw, Error, Exchange, Float, Local, MixedMean, Mixer, MixingFacts, Modes,
+    Place, Rank, Rule, SparseMatrix, Stability, Unstable, With,
 };

@@ -67,6 +67,9 @@ impl<T: Float> Rule<T> for Lookahead<T> {
     fn rewired(&mut self) {
         self.inner.rewired();
     }
+    fn by_neighbours(&self, name: &mut dyn FnMut(&str)) {
+        self.inner.by_neighbours(name);
+    }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
         self.inner.exchanges(cx, list);
     }

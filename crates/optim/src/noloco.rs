@@ -5,10 +5,11 @@ use crate::{
     arith::{update, zeros},
     error::{ConfigError, at_least_one, below_one, carries, positive},
     recursion::{Recursion, mean_square_of_pairs},
-    stability::{check_lr, check_mixing, unstable},
+    stability::{check_gossip, unstable},
 };
 use gaggle_core::{
-    At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,
+    At, Codec, Cx, Draw, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability,
+    Unstable,
 };
 
 /// Settings of [`NoLoCo`].
@@ -42,7 +43,7 @@ impl Default for NoLoCoConfig {
 ///
 /// W is the topology's round of this communication: `random-matching` for the paper's random pairs, `one-peer-hypercube` for pairs in turn, `fully-connected` for DiLoCo with heavy ball (where α is its momentum and β its step).
 /// One message of 2n elements to each neighbour per H steps; state φ and δ, 2n elements, and the inner rule's.
-/// Source: Kolehmainen et al. 2025, "NoLoCo", as in the released code; γ above a limit that depends on α diverges (with the default γ = 0.7, α = 0.9 does), which [`Rule::check`] computes: in the mean square where other pairs meet in every round, from the spectrum where rounds repeat; of other topologies that never repeat it says what their first rounds tell.
+/// Source: Kolehmainen et al. 2025, "NoLoCo", as in the released code; γ above a limit that depends on α diverges (with the default γ = 0.7, α = 0.9 does), which [`Rule::check`] computes: in the mean square where pairs are drawn uniformly at random ([`Draw::Matching`]), from the product over the period where rounds repeat; of other topologies that never repeat, pairs by another rule too, nothing is known.
 pub struct NoLoCo<T> {
     config: NoLoCoConfig,
     local: Box<dyn LocalRule<T>>,
@@ -115,11 +116,10 @@ impl<T: Float> Rule<T> for NoLoCo<T> {
         local.x.copy_from_slice(phi);
     }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-        check_lr(lr)?;
-        check_mixing(facts)?;
+        check_gossip(facts, lr)?;
         let NoLoCoConfig { alpha, gamma, .. } = self.config;
         let instead = "a smaller gamma or alpha (alpha 0.5 with gamma 0.7 is stable), or diloco";
-        if !facts.repeats && facts.pairs {
+        if facts.drawn == Some(Draw::Matching) {
             let growth = mean_square_of_pairs(alpha, gamma, facts.world);
             if growth >= 1.0 {
                 return unstable(
@@ -131,6 +131,11 @@ impl<T: Float> Rule<T> for NoLoCo<T> {
                 );
             }
             return Ok(Stability::Stable);
+        }
+        if !facts.repeats {
+            return Ok(Stability::Unchecked(format!(
+                "how the rounds of a topology that never repeats are drawn decides whether noloco is stable with alpha {alpha} and gamma {gamma}; it is known of random-matching"
+            )));
         }
         // (φ, δ) ← (φ + δ⁺, δ⁺) with δ⁺ = αδ + γ(w − 1)φ.
         Recursion::new(

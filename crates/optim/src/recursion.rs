@@ -1,7 +1,11 @@
 //! How a rule's recursion moves disagreements: spectral radii over the modes of a topology.
 
-use crate::stability::unstable;
-use gaggle_core::{MixingFacts, Modes, Stability, Unstable};
+use crate::{
+    complex::{C, eigenvalues_of_two},
+    krylov::{Operator, Radius, spectral_radius},
+    stability::unstable,
+};
+use gaggle_core::{MixingFacts, Modes, SparseMatrix, Stability, Unstable};
 
 /// How near to the unit circle a root counts as being on it.
 pub(crate) const MARGIN: f64 = 1e-9;
@@ -28,11 +32,9 @@ impl Recursion {
         facts: &MixingFacts,
         instead: &str,
     ) -> Result<Stability, Unstable> {
-        let Some(radius) = self.radius(&facts.modes) else {
-            return Ok(Stability::Unchecked(format!(
-                "the spectrum of {} ranks' weights is not known, so nothing can be said about {rule}",
-                facts.world
-            )));
+        let radius = match self.radius(&facts.modes) {
+            Some(Radius::Is(radius) | Radius::AtMost(radius)) => radius,
+            None => return Ok(unknown(rule, facts)),
         };
         let smallest = facts.lambda_min.map_or(String::new(), |l| {
             format!(", the smallest eigenvalue of the weights is {l:.6}")
@@ -62,19 +64,21 @@ impl Recursion {
         Ok(Stability::Stable)
     }
 
-    /// The largest modulus among the eigenvalues of one period's product, over all disagreements.
-    pub fn radius(&self, modes: &Modes) -> Option<f64> {
+    /// The largest modulus among the eigenvalues of one period's product, over all disagreements; `None`: not known.
+    pub fn radius(&self, modes: &Modes) -> Option<Radius> {
         /// Between two eigenvalues the radius is looked up this often.
         const SAMPLES: u32 = 512;
         match modes {
-            Modes::Apart(all) => Some(all.iter().map(|w| self.apart(w)).fold(0.0, f64::max)),
-            Modes::Between(low, high) => Some(
-                (0..=SAMPLES)
-                    .map(|i| low + (high - low) * f64::from(i) / f64::from(SAMPLES))
-                    .map(|w| self.apart(&[(w, 0.0)]))
-                    .fold(0.0, f64::max),
-            ),
-            Modes::Dense(rounds) => Some(self.dense(rounds)),
+            Modes::Apart(all) => {
+                let largest = all.iter().map(|w| self.apart(w)).fold(0.0, f64::max);
+                Some(Radius::Is(largest))
+            }
+            Modes::Between(low, high) => {
+                let sample = |i| low + (high - low) * f64::from(i) / f64::from(SAMPLES);
+                let all = (0..=SAMPLES).map(|i| self.apart(&[(sample(i), 0.0)]));
+                Some(Radius::Is(all.fold(0.0, f64::max)))
+            }
+            Modes::Sparse(rounds) => spectral_radius(&mut Together::new(*self, rounds)),
             _ => None,
         }
     }
@@ -95,35 +99,73 @@ impl Recursion {
             let entry = |i: usize, j: usize| a[i][0].times(m[0][j]).plus(a[i][1].times(m[1][j]));
             m = [[entry(0, 0), entry(0, 1)], [entry(1, 0), entry(1, 1)]];
         }
-        let half = m[0][0].plus(m[1][1]).scaled(0.5);
-        // (a − d)²/4 + bc, which does not cancel as t²/4 − det does.
-        let apart = m[0][0].plus(m[1][1].scaled(-1.0)).scaled(0.5);
-        let root = apart.times(apart).plus(m[0][1].times(m[1][0])).root();
-        let (a, b) = (half.plus(root), half.plus(root.scaled(-1.0)));
+        let [a, b] = eigenvalues_of_two(m);
         a.size().max(b.size())
     }
+}
 
-    /// All disagreements at once: A ⊗ (I − J) + B ⊗ (W − J), in which agreement is 0.
-    fn dense(&self, rounds: &[Vec<f64>]) -> f64 {
-        let n = rounds.first().map_or(0, |w| w.len().isqrt());
-        let size = 2 * n;
-        let mut product: Option<Vec<f64>> = None;
-        for w in rounds {
-            let mut m = vec![0.0; size * size];
-            for (at, value) in m.iter_mut().enumerate() {
-                let (i, j) = (at / size, at % size);
-                let (a, b) = (i / n, j / n);
-                let (i, j) = (i % n, j % n);
-                let mean = 1.0 / n as f64;
-                let own = if i == j { 1.0 - mean } else { -mean };
-                *value = self.fixed[a][b] * own + self.mixed[a][b] * (w[i * n + j] - mean);
-            }
-            product = Some(match product {
-                None => m,
-                Some(before) => multiply(&m, &before, size),
-            });
+/// What is said where a spectrum is not known.
+pub(crate) fn unknown(rule: &str, facts: &MixingFacts) -> Stability {
+    Stability::Unchecked(format!(
+        "the spectrum of {} ranks' weights over {} rounds is not known, so nothing can be said about {rule}",
+        facts.world, facts.period
+    ))
+}
+
+/// All disagreements at once, two numbers per rank, over one period: A ⊗ (I − J) + B ⊗ (W − J) for each round, in which agreement is 0.
+pub(crate) struct Together<'a> {
+    recursion: Recursion,
+    rounds: &'a [SparseMatrix],
+    n: usize,
+    /// What is mixed, and the mixed.
+    sums: Vec<f64>,
+    mixed: [Vec<f64>; 2],
+}
+
+impl<'a> Together<'a> {
+    pub fn new(recursion: Recursion, rounds: &'a [SparseMatrix]) -> Self {
+        let n = rounds.first().map_or(0, SparseMatrix::world);
+        Together {
+            recursion,
+            rounds,
+            n,
+            sums: vec![0.0; n],
+            mixed: [vec![0.0; n], vec![0.0; n]],
         }
-        product.map_or(0.0, |m| spectral_radius(m, size))
+    }
+}
+
+impl Operator for Together<'_> {
+    fn size(&self) -> usize {
+        2 * self.n
+    }
+    fn work(&self) -> usize {
+        let entries: usize = self.rounds.iter().map(SparseMatrix::n_entries).sum();
+        2 * entries + 8 * self.n * self.rounds.len()
+    }
+    fn apply(&mut self, x: &mut [f64]) {
+        let Recursion { fixed, mixed: b } = self.recursion;
+        let (u, v) = x.split_at_mut(self.n);
+        for round in self.rounds {
+            for (b, mixed) in b.iter().zip(&mut self.mixed) {
+                let parts = u.iter().zip(&*v);
+                for (sum, (u, v)) in self.sums.iter_mut().zip(parts) {
+                    *sum = b[0] * u + b[1] * v;
+                }
+                round.apply(&self.sums, mixed);
+            }
+            let [mixed_u, mixed_v] = &self.mixed;
+            let mixed = mixed_u.iter().zip(mixed_v);
+            for ((u, v), (mixed_u, mixed_v)) in u.iter_mut().zip(v.iter_mut()).zip(mixed) {
+                let (a, b) = (*u, *v);
+                *u = fixed[0][0] * a + fixed[0][1] * b + mixed_u;
+                *v = fixed[1][0] * a + fixed[1][1] * b + mixed_v;
+            }
+        }
+        for part in [u, v] {
+            let mean = part.iter().sum::<f64>() / self.n as f64;
+            part.iter_mut().for_each(|x| *x -= mean);
+        }
     }
 }
 
@@ -146,7 +188,7 @@ pub(crate) fn mean_square_of_pairs(alpha: f64, gamma: f64, n: usize) -> f64 {
     let dd = [gamma * gamma * q, -2.0 * alpha * gamma * q, alpha * alpha];
     let pd = [dd[0] - gamma * q, dd[1] + alpha, dd[2]];
     let pp = [1.0 - 2.0 * gamma * q + dd[0], 2.0 * alpha + dd[1], dd[2]];
-    spectral_radius([pp, pd, dd].concat(), 3)
+    by_squaring([pp, pd, dd].concat(), 3)
 }
 
 fn multiply(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
@@ -164,7 +206,7 @@ fn multiply(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
 }
 
 /// lim ‖M^k‖^(1/k) with k = 2^40, by squaring: right to about 1e-11, whatever the eigenvectors.
-fn spectral_radius(mut m: Vec<f64>, n: usize) -> f64 {
+pub(crate) fn by_squaring(mut m: Vec<f64>, n: usize) -> f64 {
     const SQUARINGS: i32 = 40;
     let mut log = 0.0;
     for k in 0..=SQUARINGS {
@@ -177,42 +219,4 @@ fn spectral_radius(mut m: Vec<f64>, n: usize) -> f64 {
         m = multiply(&m, &m, n);
     }
     log.exp()
-}
-
-/// A complex number.
-#[derive(Clone, Copy, Debug)]
-struct C {
-    re: f64,
-    im: f64,
-}
-
-impl C {
-    fn plus(self, o: C) -> C {
-        C {
-            re: self.re + o.re,
-            im: self.im + o.im,
-        }
-    }
-    fn times(self, o: C) -> C {
-        C {
-            re: self.re * o.re - self.im * o.im,
-            im: self.re * o.im + self.im * o.re,
-        }
-    }
-    fn scaled(self, by: f64) -> C {
-        C {
-            re: self.re * by,
-            im: self.im * by,
-        }
-    }
-    fn size(self) -> f64 {
-        self.re.hypot(self.im)
-    }
-    fn root(self) -> C {
-        let (size, angle) = (self.size().sqrt(), self.im.atan2(self.re) / 2.0);
-        C {
-            re: size * angle.cos(),
-            im: size * angle.sin(),
-        }
-    }
 }

@@ -1,6 +1,9 @@
 //! Which topologies and step sizes a rule refuses, and what works instead.
 
-use crate::recursion::{MARGIN, Recursion};
+use crate::{
+    krylov::Radius,
+    recursion::{MARGIN, Recursion, unknown},
+};
 use gaggle_core::{MixingFacts, Stability, Unstable};
 
 /// How near to 1 a contraction, or to −1 an eigenvalue, counts as being there.
@@ -44,7 +47,7 @@ pub(crate) fn check_sums(facts: &MixingFacts) -> Result<(), Unstable> {
 }
 
 /// What every rule needs that averages parameters over neighbours.
-pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<(), Unstable> {
+pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<Stability, Unstable> {
     check_sums(facts)?;
     if !facts.connected {
         return unstable(
@@ -55,34 +58,38 @@ pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<(), Unstable> {
             "use a connected topology, such as ring or one-peer-exp",
         );
     }
+    if facts.contraction < 1.0 - TOLERANCE {
+        return Ok(Stability::Stable);
+    }
     // A round that is no contraction in the norm may still be one over several rounds: then its spectrum says so.
-    if facts.contraction >= 1.0 - TOLERANCE && !averages(facts) {
-        return unstable(
+    let average = Recursion::new([[0.0; 2]; 2], [[1.0, 0.0], [0.0, 0.0]]);
+    match average.radius(&facts.modes) {
+        _ if !facts.repeats => Ok(Stability::Unchecked(format!(
+            "the topology never repeats, and in its first {} rounds some disagreement does not shrink",
+            facts.period
+        ))),
+        None => Ok(unknown("averaging", facts)),
+        Some(Radius::AtMost(_)) => Ok(Stability::Stable),
+        Some(Radius::Is(radius)) if radius < 1.0 - MARGIN => Ok(Stability::Stable),
+        Some(Radius::Is(_)) => unstable(
             format!(
                 "in {} rounds disagreements shrink by a factor of {}, that is, not at all",
                 facts.period, facts.contraction
             ),
             "let every rank keep a part of its own value",
-        );
+        ),
     }
-    Ok(())
-}
-
-/// Whether the spectrum says that disagreements die out.
-fn averages(facts: &MixingFacts) -> bool {
-    let average = Recursion::new([[0.0; 2]; 2], [[1.0, 0.0], [0.0, 0.0]]);
-    let radius = average.radius(&facts.modes);
-    facts.repeats && radius.is_some_and(|r| r < 1.0 - MARGIN)
 }
 
 /// A step size and a topology for averaging parameters: all that most rules need.
 pub(crate) fn check_gossip(facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-    check_mixing(facts)?;
-    check_lr(lr)
+    check_lr(lr)?;
+    check_mixing(facts)
 }
 
-/// What push-sum needs: senders' shares that sum to one, and ways from everybody to everybody.
+/// What push-sum needs: senders' shares that sum to one, and that in the end everybody has a part of everything, always: C^k → v1ᵀ with v above 0, as primitive matrices do.
 pub(crate) fn check_push(facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+    check_lr(lr)?;
     if !facts.column_stochastic {
         return unstable(
             "the shares that some rank gives away do not sum to 1, so sums over the ranks are not kept",
@@ -90,13 +97,24 @@ pub(crate) fn check_push(facts: &MixingFacts, lr: f64) -> Result<Stability, Unst
         );
     }
     if !facts.connected {
-        return check_mixing(facts).map(|()| Stability::Stable);
+        return check_mixing(facts);
     }
-    // Values that only change places are never averaged.
-    if facts.contraction >= 1.0 - TOLERANCE && facts.row_stochastic {
-        check_mixing(facts)?;
+    match facts.cycle {
+        1 => Ok(Stability::Stable),
+        0 => unstable(
+            format!(
+                "over {} rounds the shares are not strongly connected: what some rank has never reaches another, or some rank is left with nothing in a round, and there is nothing to divide by",
+                facts.period
+            ),
+            "let every rank keep a share of its own",
+        ),
+        c => unstable(
+            format!(
+                "the shares are periodic: what the ranks have only goes round between {c} groups of them, and the push-sum weights oscillate for ever"
+            ),
+            "let some rank keep a share of its own, as all do with the push weights",
+        ),
     }
-    check_lr(lr)
 }
 
 /// AWC: x⁺ = Wx − γ∇f(x) grows without bound for every γ > 0 where W has the eigenvalue −1.
@@ -138,7 +156,7 @@ pub(crate) fn check_curvature(
 mod tests {
     use super::*;
     use crate::{LocalRule, Sgd, SgdConfig};
-    use gaggle_core::Modes;
+    use gaggle_core::{Modes, SparseMatrix};
 
     fn ring8() -> MixingFacts {
         MixingFacts {
@@ -152,12 +170,13 @@ mod tests {
             lambda_min: Some(-1.0 / 3.0),
             repeats: true,
             tree: false,
-            pairs: false,
+            drawn: None,
+            cycle: 1,
             modes: Modes::Between(-1.0 / 3.0, 0.804_738),
         }
     }
 
-    fn said(result: Result<(), Unstable>) -> String {
+    fn said<R: std::fmt::Debug>(result: Result<R, Unstable>) -> String {
         result.expect_err("refused").to_string()
     }
 
@@ -195,9 +214,18 @@ mod tests {
         assert!(e.contains("part for good") && e.contains("ring"), "{e}");
         let e = said(check_mixing(&bad(|f| {
             f.contraction = 1.0;
-            f.modes = Modes::Unknown;
+            f.modes = Modes::Between(-1.0, 0.5);
         })));
         assert!(e.contains("not at all") && e.contains("keep a part"), "{e}");
+        // What is not known is not refused.
+        let unknown = bad(|f| {
+            f.contraction = 1.0;
+            f.modes = Modes::Unknown;
+        });
+        assert!(matches!(
+            check_mixing(&unknown),
+            Ok(Stability::Unchecked(_))
+        ));
         let e = said(check_smallest_eigenvalue(&bad(|f| {
             f.lambda_min = Some(-1.0)
         })));
@@ -257,13 +285,21 @@ mod tests {
             symmetric: false,
             contraction: 1.0,
             lambda_min: None,
-            modes: Modes::Dense(vec![(0..16).map(|k| w(k / 4, k % 4)).collect()]),
+            cycle: 1,
+            modes: Modes::Sparse(vec![SparseMatrix::new(4, |i| {
+                (0..4).map(|j| (j, w(i, j))).collect::<Vec<_>>()
+            })]),
             ..ring8()
         };
         check_mixing(&facts(&bruijn)).unwrap();
         check_push(&facts(&bruijn), 0.1).unwrap();
         let e = said(check_mixing(&facts(&turning)));
         assert!(e.contains("not at all"), "{e}");
-        assert!(check_push(&facts(&turning), 0.1).is_err());
+        let turning = MixingFacts {
+            cycle: 4,
+            ..facts(&turning)
+        };
+        let e = said(check_push(&turning, 0.1));
+        assert!(e.contains("periodic") && e.contains("4 groups"), "{e}");
     }
 }

@@ -113,7 +113,7 @@ impl State {
 
     /// Writes it into a rule on `n` parameters that has been through `init`; where the run is comes back.
     ///
-    /// Vectors that a rule makes only when it meets its neighbours, as [`Rule::rewired`] leaves them, take the state's length.
+    /// Vectors whose length depends on the neighbours ([`Rule::by_neighbours`]) take the state's length.
     ///
     /// # Errors
     /// Another rule's, or of other lengths; the rule is as before.
@@ -126,15 +126,11 @@ impl State {
                 return Err(StateError::TooFar { what, got });
             }
         }
+        self.check(rule, n)?;
         // This rule may have met its neighbours and the saved one not yet, or the other way round.
-        let before = State::of(rule, n, self.pace);
         rule.rewired();
-        let fits = self.check(rule, n);
-        match &fits {
-            Ok(()) => self.write(rule),
-            Err(_) => before.write(rule),
-        }
-        fits.map(|()| self.pace)
+        self.write(rule);
+        Ok(self.pace)
     }
 
     fn write<T: Float>(&self, rule: &mut dyn Rule<T>) {
@@ -163,13 +159,16 @@ impl State {
         if self.n != n as u64 {
             return shape("number of parameters", self.n, n as u64);
         }
+        let mut by_neighbours = Vec::new();
+        rule.by_neighbours(&mut |name| by_neighbours.push(name.to_owned()));
         let (mut index, mut wrong) = (0, None);
         rule.state(&mut |name, v| {
             let (got_name, got) = match self.vectors.get(index) {
                 Some((name, bytes)) => (name.clone(), bytes.len() / size_of::<T>()),
                 None => (String::new(), 0),
             };
-            let fits = got_name == name && (got == v.len() || v.is_empty());
+            let any_length = by_neighbours.iter().any(|free| free == name);
+            let fits = got_name == name && (got == v.len() || any_length);
             if !fits && wrong.is_none() {
                 wrong = Some(StateError::Vector {
                     index,

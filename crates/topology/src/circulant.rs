@@ -1,5 +1,6 @@
 //! Rounds in which every rank does the same at the same distances: their spectrum in closed form, for any number of ranks.
 
+use crate::mixing::gcd;
 use gaggle_core::{Rank, Round, Topology};
 
 /// One round of such a topology: what a rank puts on itself, and on whom is so many ranks back.
@@ -75,19 +76,27 @@ impl Circulant {
             .all(|&(d, w)| (by_distance[(self.n - d) % self.n] - w).abs() <= tolerance)
     }
 
-    /// Whether each rank takes the mean with the one on the other side; who is the only one is alone.
-    pub(crate) fn is_pairing(&self, tolerance: f64) -> bool {
-        let half = |w: f64| (w - 0.5).abs() <= tolerance;
-        match self.taps[..] {
-            [] => self.n <= 1,
-            [(d, w)] => 2 * d == self.n && half(w) && half(self.keep),
-            _ => false,
-        }
-    }
-
     /// Distances that carry something.
     pub(crate) fn distances(&self) -> impl Iterator<Item = usize> + '_ {
         self.taps.iter().filter(|(_, w)| *w > 0.0).map(|(d, _)| *d)
+    }
+}
+
+/// How far apart in time what one rank has reaches all n ranks ([`gaggle_core::MixingFacts::cycle`]): between ranks whose numbers differ by a multiple of g, the divisor of n and of the differences between what is reached at the same time, it spreads; the g classes only go round.
+pub(crate) fn cycle(rounds: &[Circulant], n: usize) -> u64 {
+    let (mut g, mut shift) = (n as u64, 0);
+    for round in rounds {
+        let own = (round.keep > 0.0).then_some(0);
+        let mut reached = own.into_iter().chain(round.distances()).map(|d| d as u64);
+        let Some(first) = reached.next() else {
+            return 0;
+        };
+        shift += first;
+        g = reached.fold(g, |g, d| gcd(g, d.abs_diff(first)));
+    }
+    match gcd(shift, g) {
+        1 => g,
+        _ => 0,
     }
 }
 

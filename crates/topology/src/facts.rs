@@ -2,8 +2,8 @@
 
 use crate::{
     check::TOLERANCE,
-    circulant::{Circulant, Waves},
-    mixing::{Sparse, unreached},
+    circulant::{self, Circulant, Waves},
+    mixing::{self, Sparse, gcd, unreached},
     spectrum::extremes,
 };
 use gaggle_core::{MixingFacts, Modes, Topology};
@@ -13,9 +13,6 @@ pub const NEVER_REPEATS: u64 = 64;
 
 /// Up to this many ranks the spectrum is exact to rounding; beyond, `contraction` is a bound from below.
 const EXACT_RANKS: usize = 1024;
-
-/// Up to this many ranks the matrices themselves are among the facts where the spectrum alone does not do.
-const DENSE_RANKS: usize = 40;
 
 pub(crate) fn rounds_in_period(topology: &dyn Topology) -> u64 {
     topology.period().unwrap_or(NEVER_REPEATS).max(1)
@@ -28,6 +25,7 @@ pub(crate) fn rounds_in_period(topology: &dyn Topology) -> u64 {
 pub fn facts(topology: &dyn Topology) -> MixingFacts {
     MixingFacts {
         repeats: topology.period().is_some(),
+        drawn: topology.drawn(),
         ..Rounds::of(topology).facts()
     }
 }
@@ -75,7 +73,8 @@ impl Rounds {
                     lambda_min,
                     repeats: true,
                     tree: *n <= 2 && rounds.len() == 1,
-                    pairs: rounds.iter().all(|r| r.is_pairing(TOLERANCE)),
+                    drawn: None,
+                    cycle: circulant::cycle(rounds, *n),
                     modes: circulant_modes(rounds, waves),
                 }
             }
@@ -101,7 +100,8 @@ impl Rounds {
                     repeats: true,
                     tree: matches!(&mixings[..], [only] if symmetric && only.n_edges() + 2 == 2 * n)
                         && unreached(mixings).is_none(),
-                    pairs: mixings.iter().all(|m| m.is_pairing(TOLERANCE)),
+                    drawn: None,
+                    cycle: mixing::cycle(mixings),
                     modes,
                 }
             }
@@ -153,13 +153,7 @@ impl Rounds {
 
 /// Whether steps of these sizes lead from everywhere to everywhere on a circle of n.
 fn is_coprime(n: usize, distances: impl Iterator<Item = usize>) -> bool {
-    let gcd = |mut a: usize, mut b: usize| {
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    distances.fold(n, gcd) == 1
+    distances.fold(n as u64, |g, d| gcd(g, d as u64)) == 1
 }
 
 /// Circulant matrices are normal and commute: the singular values of their product are the moduli of the products of their eigenvalues.
@@ -201,8 +195,7 @@ fn sparse_modes(mixings: &[Sparse], symmetric: bool) -> Modes {
             let (low, high) = apart_from_agreement(only);
             Modes::Between(low, high)
         }
-        _ if n <= DENSE_RANKS => Modes::Dense(mixings.iter().map(Sparse::dense).collect()),
-        _ => Modes::Unknown,
+        _ => Modes::Sparse(mixings.iter().map(Sparse::matrix).collect()),
     }
 }
 

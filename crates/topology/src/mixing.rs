@@ -1,6 +1,6 @@
 //! One round of all ranks together, as a sparse matrix.
 
-use gaggle_core::{Rank, Round, Topology};
+use gaggle_core::{Rank, Round, SparseMatrix, Topology};
 
 /// W of one round: y\[i\] = keep\[i\]·x\[i\] + Σ w·x\[j\] over `rows[i]`, which are sorted by j.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,17 +60,11 @@ impl Sparse {
         }
     }
 
-    /// W, row by row.
-    pub fn dense(&self) -> Vec<f64> {
-        let n = self.world();
-        let mut all = vec![0.0; n * n];
-        for (i, row) in self.rows.iter().enumerate() {
-            all[i * n + i] = self.keep[i];
-            for &(j, w) in row {
-                all[i * n + j] = w;
-            }
-        }
-        all
+    /// W, for those that only multiply by it.
+    pub fn matrix(&self) -> SparseMatrix {
+        SparseMatrix::new(self.world(), |i| {
+            std::iter::once((i, self.keep[i])).chain(self.rows[i].iter().copied())
+        })
     }
 
     /// Directed ones with a weight that is not 0.
@@ -87,22 +81,6 @@ impl Sparse {
         let mut sums = vec![0.0; self.world()];
         self.apply_transposed(&vec![1.0; self.world()], &mut sums);
         sums
-    }
-
-    /// Whether each rank takes the mean with one other, but for at most one, which is alone.
-    pub fn is_pairing(&self, tolerance: f64) -> bool {
-        let is = |w: f64, want: f64| (w - want).abs() <= tolerance;
-        let mut n_alone = 0;
-        let mut rows = self.keep.iter().zip(&self.rows);
-        rows.all(|(keep, row)| match row[..] {
-            [] => {
-                n_alone += 1;
-                is(*keep, 1.0)
-            }
-            [(_, w)] => is(w, 0.5) && is(*keep, 0.5),
-            _ => false,
-        }) && n_alone <= 1
-            && self.is_symmetric(tolerance)
     }
 
     pub fn is_symmetric(&self, tolerance: f64) -> bool {
@@ -137,6 +115,73 @@ pub fn edges(topology: &dyn Topology, t: u64) -> Vec<(Rank, Rank, f64)> {
         all.extend(row.iter().map(|&(j, w)| (Rank(j as u32), receiver, w)));
     }
     all
+}
+
+/// How far apart in time what one rank has reaches all ranks: [`gaggle_core::MixingFacts::cycle`].
+///
+/// In the graph of (round, rank) with an edge for each weight above 0, from round t to round t + 1 and from the last to the first: 0 unless it is strongly connected, otherwise the greatest common divisor of the lengths of its closed walks, in periods. Levels of a search give it (Denardo 1977, "Periods of connected networks").
+pub(crate) fn cycle(mixings: &[Sparse]) -> u64 {
+    let (period, n) = (mixings.len(), mixings.first().map_or(0, Sparse::world));
+    if n == 0 {
+        return 1;
+    }
+    if mixings.iter().all(|m| m.keep.iter().all(|w| *w > 0.0)) {
+        // Everybody may wait for any edge, and closed walks of one period are among the others.
+        return u64::from(unreached(mixings).is_none());
+    }
+    let nodes = period * n;
+    let (mut ahead, mut back) = (vec![Vec::new(); nodes], vec![Vec::new(); nodes]);
+    for (t, mixing) in mixings.iter().enumerate() {
+        let after = (t + 1) % period * n;
+        for (i, row) in mixing.rows.iter().enumerate() {
+            let own = std::iter::once((i, mixing.keep[i]));
+            for (j, _) in own.chain(row.iter().copied()).filter(|(_, w)| *w > 0.0) {
+                ahead[t * n + j].push((after + i) as u32);
+                back[after + i].push((t * n + j) as u32);
+            }
+        }
+    }
+    let levels = levels_from_first(&ahead);
+    if levels.contains(&u64::MAX) || levels_from_first(&back).contains(&u64::MAX) {
+        return 0;
+    }
+    let mut length = 0;
+    for (from, list) in ahead.iter().enumerate() {
+        for to in list {
+            length = gcd(length, (levels[from] + 1).abs_diff(levels[*to as usize]));
+        }
+    }
+    length / period as u64
+}
+
+/// The greatest common divisor; of 0 and another number the other.
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Steps to each node from node 0; `u64::MAX` where no way leads.
+fn levels_from_first(next: &[Vec<u32>]) -> Vec<u64> {
+    let mut levels = vec![u64::MAX; next.len()];
+    let mut front = vec![0_u32];
+    for level in 0.. {
+        front.retain(|node| {
+            levels
+                .get_mut(*node as usize)
+                .is_some_and(|l| std::mem::replace(l, level.min(*l)) == u64::MAX)
+        });
+        if front.is_empty() {
+            break;
+        }
+        front = front
+            .iter()
+            .flat_map(|node| &next[*node as usize])
+            .copied()
+            .collect();
+    }
+    levels
 }
 
 /// Who is never reached when the edges of `mixings` are used over and over: (source, unreached), or `None` where everybody reaches everybody.

@@ -1,7 +1,7 @@
 //! Random graphs, the same on every rank: from a seed, and for those that change from the round's number.
 
 use crate::{Graph, Table, TopologyError, Weights, error::checked_world};
-use gaggle_core::{Form, Rank, Round, Topology};
+use gaggle_core::{Draw, Form, Rank, Round, Topology};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -83,6 +83,9 @@ impl Topology for RandomMatching {
             .filter(|s| *s < self.n)
             .map(|s| shuffle.who(s));
         pair(partner.map(Rank), 0.5, out);
+    }
+    fn drawn(&self) -> Option<Draw> {
+        Some(Draw::Matching)
     }
 }
 

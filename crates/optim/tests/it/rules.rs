@@ -110,7 +110,8 @@ fn facts() -> MixingFacts {
         lambda_min: Some(-0.2),
         repeats: true,
         tree: true,
-        pairs: false,
+        drawn: None,
+        cycle: 1,
         modes: Modes::Between(-0.2, 0.8),
     }
 }
@@ -132,7 +133,13 @@ fn rules_refuse_what_diverges() {
     };
     for name in NAMES {
         let stable = rank(name).check(&facts(), 0.1).unwrap();
-        assert_eq!(stable, Stability::Stable, "{name}");
+        // CHOCO's limit is far below what its compressors take.
+        let unchecked = matches!(stable, Stability::Unchecked(_));
+        assert_eq!(unchecked, name == "choco", "{name}: {stable:?}");
+        assert!(
+            unchecked || stable == Stability::Stable,
+            "{name}: {stable:?}"
+        );
         assert!(rank(name).check(&facts(), -0.1).is_err(), "{name}");
         // Those with everybody in them do not need the topology.
         let global = GLOBAL.contains(&name);

@@ -1,12 +1,12 @@
 //! What construction refuses, against known limits and against what happens.
 
 use crate::worlds::config;
-use gaggle_core::{MixingFacts, Stability, Topology};
+use gaggle_core::{Draw, MixingFacts, Rank, Round, Stability, Topology};
 use gaggle_optim::{
     Decentralised, RuleConfig, rule_by_name,
     testing::{DenseMixer, lockstep},
 };
-use gaggle_topology::{CATALOGUE, by_name, facts};
+use gaggle_topology::{CATALOGUE, FromFn, by_name, facts};
 use std::sync::Arc;
 
 fn measured(topology: &str, n: usize) -> MixingFacts {
@@ -282,6 +282,95 @@ fn rows_that_do_not_sum_to_one_are_for_push_sum() {
     );
 }
 
+/// Everybody gives all away: the shares' columns sum to 1 and everybody reaches everybody, and what the ranks have never settles.
+#[test]
+fn push_sum_wants_shares_that_do_not_only_go_round() {
+    let star = |keeps: bool| {
+        FromFn::new("star", 3, Some(1), move |rank: Rank, _, out: &mut Round| {
+            let leaf = rank.0 > 0;
+            let share = if keeps { 1.0 / 3.0 } else { 0.5 };
+            if leaf {
+                out.from.push((Rank(0), share));
+                out.to.push((Rank(0), 1.0));
+            } else {
+                out.from.extend([(Rank(1), 1.0), (Rank(2), 1.0)]);
+                out.to.extend([(Rank(1), 1.0), (Rank(2), 1.0)]);
+            }
+            out.keep = if keeps && !leaf { share } else { 0.0 };
+        })
+        .expect("there are ranks")
+    };
+    for rule in ["sgp", "push-diging"] {
+        let check = |topology: &dyn Topology| {
+            let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+            rule.check(&facts(topology), 0.1)
+        };
+        let measured = facts(&star(false));
+        assert!(measured.column_stochastic && !measured.row_stochastic && measured.connected);
+        let e = check(&star(false)).unwrap_err();
+        assert!(
+            e.limit.contains("periodic") && e.limit.contains("2 groups"),
+            "{e}"
+        );
+        assert_eq!(check(&star(true)).unwrap(), Stability::Stable);
+    }
+    // What it says is what happens: the weights of the first swing for ever, those of the second settle.
+    for keeps in [false, true] {
+        let mut ranks: Vec<_> = DenseMixer::<f64>::of(Arc::new(star(keeps)))
+            .into_iter()
+            .map(|mixer| {
+                let rule = rule_by_name("sgp", &RuleConfig::default()).unwrap();
+                Decentralised::unchecked(rule, Box::new(mixer), 1)
+            })
+            .collect();
+        let mut x: Vec<Vec<f64>> = (0..3).map(|r| vec![f64::from(r)]).collect();
+        let mut apart = 0.0;
+        for _ in 0..200 {
+            lockstep(&mut ranks, 0.0, &mut x, |_, _, g| g.fill(0.0)).unwrap();
+            apart = x.iter().map(|x| (x[0] - 1.0).abs()).fold(0.0, f64::max);
+        }
+        assert_eq!(apart < 1e-9, keeps, "{apart}");
+    }
+}
+
+/// Every rank hears of two others and keeps nothing: no round shrinks all disagreements, but after log₂ n they are gone.
+#[test]
+fn de_bruijn_graphs_of_any_size_are_averages() {
+    for n in [4, 8, 64, 256] {
+        let bruijn = FromFn::new(
+            "de-bruijn",
+            n,
+            Some(1),
+            move |rank: Rank, _, out: &mut Round| {
+                let (r, n) = (rank.0, n as u32);
+                let half = [r / 2, r / 2 + n / 2];
+                out.keep = 0.0;
+                for j in [2 * r % n, (2 * r + 1) % n] {
+                    if j == r {
+                        out.keep = 0.5
+                    } else {
+                        out.from.push((Rank(j), 0.5))
+                    }
+                }
+                out.to
+                    .extend(half.into_iter().filter(|j| *j != r).map(|j| (Rank(j), 1.0)));
+            },
+        );
+        let measured = facts(&bruijn.unwrap());
+        assert!(
+            measured.contraction > 1.0 - 1e-9 && measured.cycle == 1,
+            "{n}"
+        );
+        let check = |rule: &str| {
+            let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+            rule.check(&measured, 0.1)
+        };
+        for rule in ["dsgd-atc", "gt-atc", "d2", "exact-diffusion", "sgp"] {
+            assert_eq!(check(rule).unwrap(), Stability::Stable, "{rule} on {n}");
+        }
+    }
+}
+
 #[test]
 fn relaysgd_wants_a_tree() {
     let stable = |topology: &str, n: usize| {
@@ -306,9 +395,9 @@ fn choco_wants_the_same_neighbours_in_every_round() {
     }
 }
 
-/// The limit over random pairs holds for pairs alone: of other graphs that never repeat it is not known.
+/// The limit over random pairs holds for pairs that are drawn uniformly: of other graphs that never repeat, other pairs too, it is not known.
 #[test]
-fn noloco_takes_the_limit_of_pairs_for_pairs_alone() {
+fn noloco_takes_the_limit_of_random_pairs_for_these_alone() {
     let check = |facts: &MixingFacts, gamma| {
         let settings = RuleConfig {
             gamma,
@@ -319,24 +408,39 @@ fn noloco_takes_the_limit_of_pairs_for_pairs_alone() {
     };
     for n in [2, 3, 5, 8] {
         let pairs = measured("random-matching", n);
-        assert!(pairs.pairs && !pairs.repeats, "{n}");
+        assert!(pairs.drawn == Some(Draw::Matching) && !pairs.repeats, "{n}");
         assert_eq!(check(&pairs, 1.4).unwrap(), Stability::Stable, "{n}");
     }
     check(&measured("random-matching", 8), 1.9).unwrap_err();
-    let directed = measured("od-equi-dyn", 8);
-    assert!(!directed.pairs && !directed.repeats);
-    let told = check(&directed, 1.9).unwrap();
-    assert!(matches!(told, Stability::Unchecked(_)), "{told:?}");
-    for (topology, n, pairs) in [
-        ("one-peer-hypercube", 8, true),
-        ("ring", 2, true),
-        ("ring", 1, true),
-        ("ring", 3, false),
-        ("one-peer-exp", 8, false),
-        ("star", 3, false),
-        ("uni-ring", 4, false),
-    ] {
-        assert_eq!(measured(topology, n).pairs, pairs, "{topology} of {n}");
+    // Pairs that never repeat, and are always among the same few.
+    let skewed = FromFn::new("skewed", 8, None, |rank: Rank, t, out: &mut Round| {
+        let bit = if t.count_ones() % 5 == 4 { t % 3 } else { 0 };
+        out.from.push((Rank(rank.0 ^ (1 << bit)), 0.5));
+        out.to.push((Rank(rank.0 ^ (1 << bit)), 1.0));
+        out.keep = 0.5;
+    });
+    for other in [facts(&skewed.unwrap()), measured("od-equi-dyn", 8)] {
+        assert!(other.drawn.is_none() && !other.repeats);
+        let told = check(&other, 1.9).unwrap();
+        assert!(matches!(told, Stability::Unchecked(_)), "{told:?}");
+    }
+    // Pairs in turn: the product over the period decides, and has another limit, which is what happens.
+    let turns = measured("one-peer-hypercube", 8);
+    let largest = (100..300)
+        .map(|h| f64::from(h) / 100.0)
+        .take_while(|gamma| check(&turns, *gamma).is_ok());
+    let largest = largest.last().unwrap();
+    assert!((largest - 1.61).abs() > 0.1, "{largest}");
+    for (gamma, grows) in [(largest - 0.02, false), (largest + 0.03, true)] {
+        let settings = RuleConfig {
+            gamma,
+            period: Some(1),
+            ..RuleConfig::default()
+        };
+        let hypercube = Arc::from(by_name("one-peer-hypercube", 8).unwrap());
+        let grown = growth("noloco", &settings, hypercube, 3000);
+        assert_eq!(grown > 1.0, grows, "{gamma}: e^{grown}");
+        assert!(grown.abs() > 1.0, "{gamma}: e^{grown}");
     }
 }
 

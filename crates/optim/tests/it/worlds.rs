@@ -37,8 +37,10 @@ pub fn config(name: &str) -> RuleConfig {
         global_period: 3,
         warm_up: 2,
         lookahead_steps: 3,
+        // With a shorter memory AdamW's steps do not grow smaller where it is near.
+        beta2: rare.then_some(0.999),
         // DAMSGrad's first step is γm/√ε.
-        eps: if name == "damsgrad" { 1.0 } else { 1e-8 },
+        eps: (name == "damsgrad").then_some(1.0),
         compressor: Compressor::TopK { ratio: 0.5 },
         ..RuleConfig::default()
     }

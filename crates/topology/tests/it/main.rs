@@ -2,6 +2,7 @@
 
 #[cfg(all(feature = "ndarray", feature = "petgraph"))]
 mod conversions;
+mod cycle;
 #[cfg(all(feature = "ndarray", feature = "petgraph"))]
 mod family;
 mod topologies;
