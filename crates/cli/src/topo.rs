@@ -91,7 +91,8 @@ What is told:
   contraction  how much of the worst disagreement is left after a period, and per round (ρ)
   exact after  rounds from the first on after which all have the mean itself
   sends        messages per rank and round, each the whole vector
-Topologies that never repeat are looked at for 64 rounds.";
+Topologies that never repeat are looked at for 64 rounds; where these agree by chance,
+  ρ is the rate of their draws in the mean square.";
 
 fn share(text: &str) -> Result<f64, String> {
     let share: f64 = text.parse().map_err(|_| "give a number".to_owned())?;
