@@ -47,7 +47,7 @@ pub struct Call {
     pub operation: &'static str,
     /// Bytes, one or several.
     pub sizes: Vec<u64>,
-    /// Timed calls of each; one more comes before, and one that is checked where `check` says so.
+    /// Timed calls of each; one more comes before, with a budget as many as `gaggle perf` takes by itself, and one that is checked where `check` says so.
     pub calls: u32,
     /// As many calls of each as take so many seconds, but at least `calls`.
     pub budget: Option<f64>,
@@ -91,13 +91,12 @@ impl Call {
                 format!("--budget={seconds}"),
                 format!("--min-iters={}", self.calls),
             ],
-            None => vec![format!("--iters={}", self.calls)],
+            None => vec![format!("--iters={}", self.calls), "--warmup_iters=1".into()],
         });
         words.extend([
             format!("--place={place}"),
             "--json=-".into(),
             format!("--sizes={}", sizes.join(",")),
-            "--warmup_iters=1".into(),
             format!("--check={}", u8::from(self.check)),
         ]);
         words.extend(self.algorithm.as_ref().map(|a| format!("--algorithm={a}")));
@@ -242,7 +241,9 @@ mod tests {
         };
         let words = what.arguments().join(" ");
         assert!(
-            words.starts_with("perf all-reduce --iters=3 --place=in --json=- --sizes=4,1024 "),
+            words.starts_with(
+                "perf all-reduce --iters=3 --warmup_iters=1 --place=in --json=- --sizes=4,1024 "
+            ),
             "{words}"
         );
         assert!(words.ends_with("--check=0 --algorithm=ring --codec=bf16 --force-codec"));

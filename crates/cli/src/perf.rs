@@ -474,6 +474,10 @@ impl Task {
         if self.wishes.registered && !measure::can_register(group)? {
             return Err(Failure::PerfUsage(said::NOT_REGISTERED.into()));
         }
+        for (setting, wishes) in &passes {
+            let possible = measure::check_wishes(group, setting, wishes);
+            possible.map_err(|why| Failure::PerfUsage(why.to_string()))?;
+        }
         let leads = me == 0;
         let began = machine::facts();
         let (first, _) = &passes[0];

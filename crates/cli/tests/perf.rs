@@ -364,12 +364,19 @@ fn mistakes_are_told_before_anything_is_started() {
     }
     let (_, err) = check(&mut perf("all-reduce --transport pigeon"), 2);
     assert!(err.contains("auto, shm, tcp, threads"), "{err}");
-    // What only the engine knows is told with its words.
-    let (_, err) = check(
+    // What only the engine knows is told with its words, and before the head of a table.
+    let (out, err) = check(
         &mut perf("broadcast --algorithm ring --threads 2 --sizes 4 -n 1"),
-        1,
+        2,
     );
     assert!(err.contains("ring") && err.contains("binomial"), "{err}");
+    assert!(out.is_empty(), "{out}");
+    let line = "all-reduce --algorithm boards --ranks 2 --transport shm -b 4K -e 8K -f 2 -n 1";
+    let (out, err) = check(&mut perf(line), 2);
+    assert!(
+        out.is_empty() && err.contains("by boards is for"),
+        "{out}{err}"
+    );
     let (out, _) = check(&mut perf("--help"), 0);
     for word in [
         "Examples:",
@@ -439,7 +446,7 @@ fn ranks_on_several_nodes_work_in_two_levels_and_are_tuned() {
     let by = "perf all-reduce --algorithm two_level_direct -n 1 -b 4 -e 4";
     let (_, err) = check(
         &mut run("$(test $RANK = 3 && echo off || echo $RANK)", by),
-        1,
+        2,
     );
     let words = "needs several hosts, or memory nodes of one, and ranks that share one";
     assert!(err.contains(words), "{err}");

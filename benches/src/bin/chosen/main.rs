@@ -58,7 +58,7 @@ struct Args {
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
     /// Seconds for each size and algorithm in each round
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.01)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.004)]
     budget: f64,
     /// With tables that `gaggle tune` measures first
     #[arg(long)]
@@ -119,7 +119,7 @@ fn covers(place: &Place, ops: &[&str]) -> String {
 }
 
 /// Timed calls of a size at least, however long they take.
-const LEAST: u32 = 3;
+const LEAST: u32 = 5;
 
 /// One place with its network, if it has one.
 struct Ground<'a> {
@@ -274,7 +274,8 @@ fn orchestrate(args: &Args) -> Result<()> {
             for (bytes, cell) in cells {
                 let line = cell.line(&place.id, operation.name, bytes)?;
                 if line.kept() == Some(false) && report.unjudged.is_none() {
-                    missed.push(line.cells[..6].join(" | "));
+                    let ratio = line.held.map_or(f64::NAN, |(got, _)| got);
+                    missed.push(format!("{}: {ratio:.2}", line.cells[..7].join(" | ")));
                 }
                 table.lines.push(line);
                 report.figures.extend(cell.forced.into_iter().map(|(name, seconds)| Figure {
@@ -298,6 +299,9 @@ fn orchestrate(args: &Args) -> Result<()> {
     let dir = args.report.clone();
     let dir = dir.unwrap_or_else(|| target.join("bench/chosen"));
     report.write(&dir, "chosen")?;
+    for miss in &missed {
+        println!("missed: {miss}");
+    }
     println!("{}; the table is in {}", report.verdict(), dir.display());
     report.write_figures(args.out.as_deref())
 }

@@ -160,11 +160,12 @@ pub(crate) fn places() -> Vec<Place> {
     // What a wire of 1 Gbit/s carries in 40 ms.
     let short = [64, 64 * KIB, MIB, 4 * MIB];
     let shorter = [64, 64 * KIB, MIB];
+    let shortest = [64, 64 * KIB, 256 * KIB];
     for (hosts, mbit, each, sizes, operations) in [
         (4, 1000, 1, &short[..], 3),
         (2, 1000, 2, &short, 4),
-        (8, 1000, 1, &short, 1),
-        (4, 200, 1, &shorter, 1),
+        (8, 1000, 1, &shorter, 1),
+        (4, 200, 1, &shortest, 1),
     ] {
         let wire = Wire {
             hosts,

@@ -91,12 +91,7 @@ pub(super) fn measure(
             measured: Vec::new(),
         };
         for place in &wishes.places {
-            let mut call = setting.call(asked, *place);
-            for op in call.ops.iter_mut().chain(&mut call.beside) {
-                op.algorithm = wishes.algorithm;
-                op.codec = wishes.codec;
-                op.codec_forced = wishes.force_codec;
-            }
+            let call = wished(setting, wishes, asked, *place);
             row.elements = call.len;
             row.bytes = call.len * wishes.dtype.size() as u64;
             let measured = Bench::new(group, setting, wishes, call, &mut round)?.run(row.bytes)?;
@@ -361,6 +356,37 @@ fn number(op: &mut Op, round: u64) {
         }
         _ => {}
     }
+}
+
+/// The call on so many elements, by the algorithm and in the codec that are wished for.
+fn wished(setting: &Setting, wishes: &Wishes, asked: u64, place: Place) -> Call {
+    let mut call = setting.call(asked, place);
+    for op in call.ops.iter_mut().chain(&mut call.beside) {
+        op.algorithm = wishes.algorithm;
+        op.codec = wishes.codec;
+        op.codec_forced = wishes.force_codec;
+    }
+    call
+}
+
+/// Whether every size can be carried out as it is wished for; the same on all ranks, and nothing is sent.
+///
+/// # Errors
+/// What the engine has against it.
+pub(super) fn check_wishes(group: &Group, setting: &Setting, wishes: &Wishes) -> Result<(), Error> {
+    if wishes.algorithm.is_none() && wishes.codec == Codec::None {
+        return Ok(());
+    }
+    for bytes in &wishes.sizes {
+        let asked = bytes / wishes.dtype.size() as u64;
+        for place in &wishes.places {
+            let call = wished(setting, wishes, asked, *place);
+            let len = usize::try_from(call.unit).unwrap_or(usize::MAX);
+            let comm = group.communicator();
+            comm.describe(&call.ops[0], wishes.dtype, len)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether all ranks get memory that the others have mapped.

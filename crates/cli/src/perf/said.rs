@@ -91,6 +91,8 @@ pub(super) fn variants(
 ) -> Result<Vec<Variant>, String> {
     let dtypes = match args.dtype {
         Every::One(dtype) => vec![dtype],
+        // It has no elements of any type.
+        Every::All if operation == Operation::Barrier => vec![DType::F32],
         Every::All => DType::ALL.to_vec(),
     };
     let reduces: Vec<Reduce> = match reduces {
@@ -145,9 +147,10 @@ pub(super) fn distinct(wishes: &Wishes, setting: &Setting) -> Result<Vec<u64>, S
         counts && before.replace(elements) != Some(elements)
     };
     let left: Vec<u64> = wishes.sizes.iter().copied().filter(is_new).collect();
-    match (left.is_empty(), wishes.sizes.last()) {
-        (true, Some(most)) if setting.operation != Operation::Barrier => Err(format!(
-            "{most} bytes hold no element of {} for each part: give --maxbytes of at least {}",
+    let ends = wishes.sizes.first().zip(wishes.sizes.last());
+    match (left.is_empty(), ends) {
+        (true, Some((least, most))) if setting.operation != Operation::Barrier => Err(format!(
+            "no size from {least} to {most} bytes holds an element of {} for each part: give --maxbytes of at least {}",
             wishes.dtype,
             width * u64::from(setting.world)
         )),
