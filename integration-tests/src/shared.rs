@@ -513,6 +513,29 @@ pub fn too_much(group: &Group, mib: usize) -> Result<String, Trouble> {
     ))
 }
 
+/// One rank after the other asks for `mib` MiB and touches none of it; then all of them fill what they have got. Who has got registered memory.
+///
+/// # Errors
+/// An operation fails.
+pub fn promised(group: &Group, mib: usize) -> Result<String, Trouble> {
+    let mut x: Buffer<f32> = Buffer::default();
+    for turn in 0..group.size() {
+        if turn == group.rank().idx() {
+            x = group.buffer(mib << 18);
+        }
+        group.barrier()?;
+    }
+    let registered = x.is_registered();
+    match registered {
+        true => x.fill(1.0),
+        false => x = group.buffer(1000),
+    }
+    group.barrier()?;
+    let mut little: Buffer<f32> = group.buffer(1000);
+    checked(group, How::Reduce, 0, &mut little, &|_| ())?;
+    Ok(format!("registered {registered}, {} elements", x.len()))
+}
+
 /// What a fork inherits does nothing and harms nothing: every call answers `Forked` or returns, and the parent's operations and registered memory are as before.
 ///
 /// # Errors

@@ -130,23 +130,49 @@ fn features() -> Result<()> {
     Ok(())
 }
 
-/// The models of hand-written synchronisation, in the crates that have some: ordinary tests with `loom` in their names, here by themselves so that CI says that they ran.
+/// The models of hand-written synchronisation, in the crates that have some: ordinary tests with `loom` in their names, here by themselves so that CI says that they ran. A crate that depends on loom and has no such test fails the step.
 fn loom() -> Result<Step> {
     let workspace = Workspace::load()?;
     let mut any = false;
     for package in workspace.packages.values() {
         let manifest = std::fs::read_to_string(package.dir.join("Cargo.toml"))?;
-        if !manifest.contains("loom") {
+        if !depends_on_loom(&manifest) {
             continue;
         }
         any = true;
         let name = format!("--package={}", package.name);
-        tool::run(&mut tool::cargo(&["test", &name, "--lib", "loom"]))?;
+        let mut models = tool::cargo(&["test", &name, "--lib", "--tests", "loom"]);
+        models.stdout(Stdio::piped());
+        let out = models.stderr(Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        print!("{text}");
+        if !out.status.success() {
+            bail!("the models of {} fail", package.name);
+        }
+        if passed(&text) == 0 {
+            bail!(
+                "{} depends on loom, and no test has it in its name",
+                package.name
+            );
+        }
     }
     match any {
         true => Ok(Step::Done),
         false => Ok(Step::Skipped("no crate has a loom model".into())),
     }
+}
+
+fn depends_on_loom(manifest: &str) -> bool {
+    manifest.lines().any(|line| line.starts_with("loom"))
+}
+
+/// How many tests have run, by what the test programs print.
+fn passed(out: &str) -> u64 {
+    let counts = out.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("test result: ok. ")?;
+        rest.split_once(" passed")?.0.parse::<u64>().ok()
+    });
+    counts.sum()
 }
 
 /// The oldest Rust that the manifest promises, where rustup has it.
@@ -182,4 +208,28 @@ fn minimum_rust() -> Result<Step> {
         .arg(workspace.target_dir.join("minimum-rust"))
         .current_dir(crate::workspace::root());
     done(tool::run(&mut check))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_have_run_are_counted_over_all_programs() {
+        let out = "running 2 tests\n..\ntest result: ok. 2 passed; 0 failed; 7 filtered out\n\n\
+            test result: ok. 0 passed; 0 failed\ntest result: ok. 5 passed; 0 failed\n";
+        assert_eq!(passed(out), 7);
+        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 9 filtered out\n";
+        assert_eq!(passed(none), 0);
+    }
+
+    #[test]
+    fn crates_with_models_are_known_by_their_manifests() {
+        assert!(depends_on_loom(
+            "[dev-dependencies]\nloom.workspace = true\n"
+        ));
+        assert!(!depends_on_loom(
+            "[dependencies]\nlibc = \"1\"\n# bloom, loom\n"
+        ));
+    }
 }

@@ -31,6 +31,7 @@ pub mod sparse;
 pub mod store;
 pub mod topology;
 pub mod transport;
+mod words;
 
 pub use clock::{Clock, SystemClock};
 pub use comm::{
@@ -62,6 +63,7 @@ pub use transport::{
     Announced, Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory,
     Sink, Transfer, Transport, TransportError, Verdict, Wake, XferId,
 };
+pub use words::{OBSERVE, PUBLISH, Words};
 
 use std::fmt;
 

@@ -4,20 +4,18 @@
 //! Nothing here makes a reference to anything but atomics, so a racing write of another process gives other words and never undefined values.
 //! Whoever makes a [`SharedWords`] keeps the memory mapped as long as it lives.
 
+use crate::Words;
 use std::{
     any::Any,
     fmt,
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-/// A row of 64-bit words in memory that several processes read and write, each word by itself.
+/// A row of 64-bit words in memory that several processes read and write, each word by itself: [`Words`] says how.
 pub struct SharedWords {
     at: NonNull<AtomicU64>,
     n: usize,
@@ -52,77 +50,26 @@ impl SharedWords {
         })
     }
 
-    /// How many words there are.
-    pub fn len(&self) -> usize {
-        self.n
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.n == 0
-    }
-
     #[inline]
     fn word(&self, i: usize) -> &AtomicU64 {
         assert!(i < self.n, "word {i} of {}", self.n);
         // SAFETY: in range, as just checked; aligned, as `new` has; mapped as long as `self` keeps it.
         unsafe { self.at.add(i).as_ref() }
     }
+}
 
-    /// Word `i`, with everything that its writer had written before ([`store`](SharedWords::store)).
-    ///
-    /// # Panics
-    /// There are not so many.
+impl Words for SharedWords {
     #[inline]
-    pub fn load(&self, i: usize) -> u64 {
-        self.word(i).load(Acquire)
+    fn len(&self) -> usize {
+        self.n
     }
-
-    /// Writes word `i`, behind everything that this thread has written before.
-    ///
-    /// # Panics
-    /// There are not so many.
     #[inline]
-    pub fn store(&self, i: usize, value: u64) {
-        self.word(i).store(value, Release);
+    fn get(&self, i: usize, order: Ordering) -> u64 {
+        self.word(i).load(order)
     }
-
-    /// Writes bytes from word `i` on, the last word filled up with zeros. They are not published: a [`store`](SharedWords::store) that follows does that.
-    ///
-    /// # Panics
-    /// There are not so many words.
     #[inline]
-    pub fn fill(&self, i: usize, bytes: &[u8]) {
-        let n = bytes.len().div_ceil(8);
-        assert!(i <= self.n && n <= self.n - i, "{n} words from {i} on");
-        let (whole, rest) = bytes.as_chunks::<8>();
-        for (k, word) in whole.iter().enumerate() {
-            self.word(i + k).store(u64::from_ne_bytes(*word), Relaxed);
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.word(i + n - 1)
-                .store(u64::from_ne_bytes(last), Relaxed);
-        }
-    }
-
-    /// Reads bytes from word `i` on. Torn where somebody writes them meanwhile.
-    ///
-    /// # Panics
-    /// There are not so many words.
-    #[inline]
-    pub fn read(&self, i: usize, out: &mut [u8]) {
-        let n = out.len().div_ceil(8);
-        assert!(i <= self.n && n <= self.n - i, "{n} words from {i} on");
-        let (whole, rest) = out.as_chunks_mut::<8>();
-        for (k, to) in whole.iter_mut().enumerate() {
-            *to = self.word(i + k).load(Relaxed).to_ne_bytes();
-        }
-        if !rest.is_empty() {
-            let last = self.word(i + n - 1).load(Relaxed).to_ne_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+    fn set(&self, i: usize, value: u64, order: Ordering) {
+        self.word(i).store(value, order);
     }
 }
 
@@ -146,7 +93,7 @@ mod tests {
         }
         assert_eq!((words.load(0), words.len()), (0, 6));
         words.store(5, 9);
-        assert_eq!(memory[5].load(Relaxed), 9);
+        assert_eq!(memory[5].load(Ordering::Relaxed), 9);
         // SAFETY: five words and seven bytes lie in the memory; they are refused all the same.
         let odd = unsafe { SharedWords::new(at.byte_add(1), 5, keep) };
         assert!(odd.is_none());

@@ -61,6 +61,7 @@ fn act(args: &[&str]) -> Result<ExitCode, Trouble> {
         ["forked"] => say(&shared::forked(&job)?),
         ["room", memory, mib] => say(&shared::room(&job, memory.parse()?, mib.parse()?)?),
         ["too-much", mib] => say(&shared::too_much(&job, mib.parse()?)?),
+        ["promised", mib] => say(&shared::promised(&job, mib.parse()?)?),
         ["steps", memory, dir] => {
             say(&shared::steps(&job, memory.parse()?, || {
                 if job.rank() == Rank(0) {

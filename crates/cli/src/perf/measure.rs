@@ -135,7 +135,7 @@ fn region(group: &Group, wishes: &Wishes, pieces: &[Piece]) -> Result<Region, Er
     let region = with_type!(dtype, T => Region::new(group.buffer::<T>(n)));
     if len > 0 && region.space() != Space::Registered {
         return Err(none(
-            "memory that local ranks have mapped (--registered; it needs ranks that share a host's memory)",
+            "memory that local ranks have mapped (--registered; it needs ranks that share a host's memory, and as much memory left as all of them want together)",
         ));
     }
     Ok(region)

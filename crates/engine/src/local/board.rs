@@ -21,8 +21,8 @@
 //! They say so beside every code, and in word 0 where an operation was waited for or a slot is waited for; so two ranks that both wait for a slot hear of each other.
 
 use super::writing::Writing;
-use crate::sync::{Arc, Mutex, MutexGuard};
-use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords, Window};
+use crate::sync::{self, Arc, Mutex, MutexGuard, Ordering};
+use gaggle_core::{Announced, GroupInfo, Rank, SharedMemory, SharedWords, Window, Words};
 use smallvec::SmallVec;
 
 /// Most bytes that a rank shows at once.
@@ -62,23 +62,44 @@ pub(crate) enum Seen {
     Never,
 }
 
+/// The memory that boards are in: what the ranks of a host have mapped, or a model's, whose words a test explores every order of.
+pub(crate) trait Memory: SharedMemory {
+    /// Words of it, for as long as they are kept.
+    type Words: Words;
+    /// As [`SharedMemory::words`].
+    fn lines(&self, rank: Rank, place: u64, n: usize) -> Option<Self::Words>;
+    /// A fence between accesses to them.
+    fn fence(order: Ordering);
+}
+
+impl Memory for dyn SharedMemory {
+    type Words = SharedWords;
+    fn lines(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
+        self.words(rank, place, n)
+    }
+    #[inline]
+    fn fence(order: Ordering) {
+        sync::fence(order);
+    }
+}
+
 /// The members' boards for one lane of a group.
-pub(crate) struct Stream {
-    shared: Arc<dyn SharedMemory>,
+pub(crate) struct Stream<M: Memory + ?Sized = dyn SharedMemory> {
+    shared: Arc<M>,
     name: u64,
     me: usize,
     world: Vec<Rank>,
-    own: SharedWords,
+    own: M::Words,
     /// Where that is in this rank's heap.
     place: u64,
     /// How that is best written.
     writing: Writing,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner<M::Words>>,
 }
 
-struct Inner {
+struct Inner<W> {
     /// The others' boards, as far as they have been found.
-    peers: Vec<Option<SharedWords>>,
+    peers: Vec<Option<W>>,
     /// Where those are in their heaps.
     places: Vec<u64>,
     /// How many are still to be found.
@@ -97,19 +118,15 @@ struct Inner {
     processor: u64,
 }
 
-impl Stream {
+impl<M: Memory + ?Sized> Stream<M> {
     /// The boards of a group's lane, which all call by `name`; `None` where this rank can have none, which the others are told.
-    pub(crate) fn open(
-        shared: &Arc<dyn SharedMemory>,
-        info: &GroupInfo,
-        name: u64,
-    ) -> Option<Stream> {
+    pub(crate) fn open(shared: &Arc<M>, info: &GroupInfo, name: u64) -> Option<Stream<M>> {
         let me = info.rank.idx();
         let mapped = shared.ranks();
         let all = info.world_ranks.iter().all(|rank| mapped.contains(rank));
         let own = info.world_ranks[me];
         let board = all.then(|| shared.reserve(8 * WORDS)).flatten();
-        let board = board.and_then(|place| Some((place, shared.words(own, place, WORDS)?)));
+        let board = board.and_then(|place| Some((place, shared.lines(own, place, WORDS)?)));
         shared.announce(name, board.as_ref().map(|(place, _)| *place));
         let (place, words) = board?;
         let n = info.world_ranks.len();
@@ -137,7 +154,7 @@ impl Stream {
 
     /// For whoever looks at them or writes to this rank's.
     #[inline]
-    pub(crate) fn lines(&self) -> Lines<'_> {
+    pub(crate) fn lines(&self) -> Lines<'_, M> {
         Lines {
             stream: self,
             inner: self.inner.lock(),
@@ -145,27 +162,34 @@ impl Stream {
     }
 
     /// The memory that the boards are in.
-    pub(crate) fn shared(&self) -> &Arc<dyn SharedMemory> {
+    pub(crate) fn shared(&self) -> &Arc<M> {
         &self.shared
     }
 
-    /// Whether this rank sleeps until a peer writes.
-    pub(crate) fn set_sleeps(&self, sleeps: bool) {
-        self.own.store(SLEEPS, u64::from(sleeps));
+    /// Before this rank sleeps: whoever writes to a board from now on wakes it. What was written before is seen by the look that has to follow.
+    pub(crate) fn arm(&self) {
+        self.own.store(SLEEPS, 1);
+        // With the fence in `sleepers`: a peer sees that this rank sleeps, or what it has written is seen by the look that follows.
+        M::fence(Ordering::SeqCst);
+    }
+
+    /// After it.
+    pub(crate) fn disarm(&self) {
+        self.own.store(SLEEPS, 0);
     }
 }
 
 /// The boards, in one thread's hands.
-pub(crate) struct Lines<'a> {
-    stream: &'a Stream,
-    inner: MutexGuard<'a, Inner>,
+pub(crate) struct Lines<'a, M: Memory + ?Sized = dyn SharedMemory> {
+    stream: &'a Stream<M>,
+    inner: MutexGuard<'a, Inner<M::Words>>,
 }
 
 fn slot(seq: u64) -> usize {
     SLOTS + SLOT * (seq % DEPTH as u64) as usize
 }
 
-impl Lines<'_> {
+impl<M: Memory + ?Sized> Lines<'_, M> {
     /// Whether nothing is under way here.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
@@ -227,7 +251,7 @@ impl Lines<'_> {
         match shared.announced(world[member], *name) {
             Announced::NotYet => {}
             Announced::Never => inner.never = true,
-            Announced::At(place) => match shared.words(world[member], place, WORDS) {
+            Announced::At(place) => match shared.lines(world[member], place, WORDS) {
                 Some(words) => {
                     inner.peers[member] = Some(words);
                     inner.places[member] = place;
@@ -408,9 +432,11 @@ impl Lines<'_> {
         }
     }
 
-    /// The members that sleep until something is written, as ranks of the job. After a fence that follows what was written.
+    /// The members that sleep until something is written, as ranks of the job: to be woken by whoever has written.
     #[inline]
     pub(crate) fn sleepers(&mut self) -> SmallVec<[Rank; 4]> {
+        // With the fence in `arm`: whoever goes to sleep sees what was written before this, or is seen here.
+        M::fence(Ordering::SeqCst);
         if self.inner.missing > 0 {
             self.is_never();
         }
@@ -566,9 +592,9 @@ mod tests {
     fn a_sleeper_is_seen_until_it_wakes() {
         let streams = streams(3);
         assert!(streams[0].lines().sleepers().is_empty());
-        streams[2].set_sleeps(true);
+        streams[2].arm();
         assert_eq!(streams[0].lines().sleepers()[..], [Rank(2)]);
-        streams[2].set_sleeps(false);
+        streams[2].disarm();
         assert!(streams[0].lines().sleepers().is_empty());
     }
 

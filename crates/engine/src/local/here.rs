@@ -26,7 +26,6 @@ use smallvec::SmallVec;
 use std::{
     hint::spin_loop,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::fence,
     time::{Duration, Instant},
 };
 
@@ -165,8 +164,6 @@ impl Entry {
             return begun(slot, true);
         };
         lines.end(seq, false);
-        // With the fence of whoever goes to sleep: either it sees what was shown above, or it is seen here.
-        fence(Ordering::SeqCst);
         let sleepers = lines.sleepers();
         drop(lines);
         d.clock.end_here();
@@ -185,8 +182,6 @@ impl Entry {
     }
 
     fn wake_sleepers(&self, shared: &Shared) {
-        // As in `run_small`.
-        fence(Ordering::SeqCst);
         let sleepers = self.decision.stream.lines().sleepers();
         self.wake(shared, &sleepers);
     }

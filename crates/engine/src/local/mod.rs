@@ -12,6 +12,10 @@
 
 pub(crate) mod board;
 pub(crate) mod here;
+#[cfg(test)]
+mod models;
+#[cfg(test)]
+mod raw_tracked;
 mod small;
 mod staged;
 mod staged_layout;
@@ -47,7 +51,7 @@ use staged::{Folds, Progress, Staged};
 pub(crate) use staged::{Member, StagingRecord};
 pub(crate) use staged_layout::Layout;
 use staged_room::Rooms;
-use std::{collections::HashMap, sync::atomic::fence, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 /// How operations of a lane are numbered; shared with whoever takes a number without the engine's lock.
 #[derive(Debug, Default)]
@@ -679,8 +683,6 @@ impl State {
     }
 
     pub(crate) fn nudge_sleepers(&mut self, stream: &Stream) {
-        // With the fence in `arm_boards`: who goes to sleep sees what was written before this, or is seen here.
-        fence(Ordering::SeqCst);
         for rank in stream.lines().sleepers() {
             if !self.locals.nudges.contains(&rank) {
                 self.locals.nudges.push(rank);
@@ -815,11 +817,9 @@ impl State {
             return;
         };
         if !self.locals.armed.iter().any(|s| Arc::ptr_eq(s, stream)) {
-            stream.set_sleeps(true);
+            stream.arm();
             self.locals.armed.push(Arc::clone(stream));
         }
-        // With the fences after what is written: a peer sees that this rank sleeps, or what it has written is seen by the look that follows.
-        fence(Ordering::SeqCst);
     }
 
     /// After it.
@@ -827,7 +827,7 @@ impl State {
         self.locals.sleepers = self.locals.sleepers.saturating_sub(1);
         if self.locals.sleepers == 0 {
             for stream in self.locals.armed.drain(..) {
-                stream.set_sleeps(false);
+                stream.disarm();
             }
         }
     }

@@ -441,3 +441,7 @@ impl Staged {
 #[cfg(test)]
 #[path = "staged_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "staged_models.rs"]
+mod models;

@@ -128,9 +128,9 @@ impl Side {
 }
 
 #[derive(Clone, Debug)]
-struct Case {
-    kind: OpKind,
-    reduce: Reduce,
+pub(super) struct Case {
+    pub(super) kind: OpKind,
+    pub(super) reduce: Reduce,
     dtype: DType,
     /// Elements of the vector, or of each part.
     len: u64,
@@ -141,7 +141,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(kind: OpKind, len: u64) -> Case {
+    pub(super) fn new(kind: OpKind, len: u64) -> Case {
         Case {
             kind,
             reduce: Reduce::Sum,
@@ -158,7 +158,7 @@ impl Case {
         Weight::from_f64(self.weights[rank as usize % self.weights.len()]).unwrap()
     }
 
-    fn request(&self, me: u32, world: u32) -> Request {
+    pub(super) fn request(&self, me: u32, world: u32) -> Request {
         let (algorithm, counts) = (Algorithm::Fused, self.counts.clone());
         let call = match self.kind {
             OpKind::AllReduce => Call::AllReduce {
@@ -245,7 +245,7 @@ impl Case {
         all[span.at as usize * size..(span.at + span.len) as usize * size].to_vec()
     }
 
-    fn memory(&self, me: u32, world: u32) -> OpMemory {
+    pub(super) fn memory(&self, me: u32, world: u32) -> OpMemory {
         let all = self.values(me, self.total(world));
         let own = self.own(me, world);
         let region = |bytes: &[u8]| {
@@ -298,7 +298,7 @@ impl Case {
     }
 
     /// What the operation has promised to leave: what there is, and what there should be.
-    fn outcome(&self, me: u32, world: u32, memory: &OpMemory) -> (Vec<u8>, Vec<u8>) {
+    pub(super) fn outcome(&self, me: u32, world: u32, memory: &OpMemory) -> (Vec<u8>, Vec<u8>) {
         let n = self.total(world);
         let given: Vec<Vec<u8>> = (0..world).map(|r| self.values(r, n)).collect();
         let all = Span::user(0, memory.shape().io);

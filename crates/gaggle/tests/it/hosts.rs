@@ -1,9 +1,10 @@
-//! Ranks on two hosts that two wires join: network namespaces of two processes, which go with them. Needs root, `ip`, `unshare` and `nsenter`; says so where it has not got them.
+//! Ranks on two hosts that two wires join: network and mount namespaces of two processes, which go with them. Needs root, `ip`, `unshare` and `nsenter`; says so where it has not got them.
 
 use crate::join::{ROLE, answer, this_program};
 use gaggle::{Group, Sum};
 use std::{
     io::{Read, Write},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
@@ -56,7 +57,7 @@ impl Drop for Host {
 impl Host {
     fn new() -> Option<Host> {
         let mut child = Command::new("unshare")
-            .args(["--net", "cat"])
+            .args(["--net", "--mount", "cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -72,7 +73,8 @@ impl Host {
 
     fn inside(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.args([&format!("--target={}", self.0.id()), "--net", "--", program]);
+        let target = format!("--target={}", self.0.id());
+        command.args([&target, "--net", "--mount", "--", program]);
         command
     }
 
@@ -80,6 +82,25 @@ impl Host {
     fn ip(&self, words: &str) -> Option<()> {
         let status = self.inside("ip").args(words.split(' ')).status().ok()?;
         status.success().then_some(())
+    }
+
+    /// `/etc/hosts` is this file.
+    fn names(&self, file: &Path) -> Option<()> {
+        let mut mount = self.inside("mount");
+        mount.args(["--bind".as_ref(), file.as_os_str(), "/etc/hosts".as_ref()]);
+        mount.status().ok()?.success().then_some(())
+    }
+
+    /// A bridge as container engines make one, that runs, and whose address every host gives itself.
+    fn docker(&self) -> Option<()> {
+        self.ip("link add docker0 type bridge")?;
+        self.ip("addr add 172.17.0.1/16 dev docker0")?;
+        self.ip("link add port0 type veth peer name port1")?;
+        self.ip("link set port0 master docker0")?;
+        for link in ["port0", "port1", "docker0"] {
+            self.ip(&format!("link set {link} up"))?;
+        }
+        Some(())
     }
 
     /// This test program as a rank.
@@ -166,15 +187,54 @@ fn check(hosts: &[Host; 2], world: usize, master: &str, interface: &[&str], wire
     }
 }
 
+fn not_tested(what: &str) {
+    let need = "root, network and mount namespaces, `ip`, `unshare` and `nsenter`";
+    // Not captured, as what is printed by a macro is.
+    let mut seen = std::io::stderr();
+    writeln!(seen, "\nNOT TESTED: {what} need {need}").unwrap();
+}
+
+/// Trial 13: each host's name is its own loopback to itself, and both have the address of the container engine's bridge.
+#[test]
+fn what_both_hosts_call_themselves_is_no_address_for_the_other() {
+    let names = tempfile::tempdir().unwrap();
+    let file =
+        |alpha: &str, beta: &str| format!("127.0.0.1 localhost\n{alpha} alpha\n{beta} beta\n");
+    let here = file("127.0.1.1", "10.78.0.2");
+    let there = file("10.78.0.1", "127.0.1.1");
+    let hosts = two_hosts().filter(|hosts| {
+        let mut texts = hosts.iter().zip([("here", here), ("there", there)]);
+        texts.all(|(host, (name, text))| {
+            let file = names.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            host.docker().is_some() && host.names(&file).is_some()
+        })
+    });
+    let Some(hosts) = hosts else {
+        return not_tested("hosts with names and bridges");
+    };
+    let [front, back] = WIRES;
+    for master in ["alpha", "10.78.0.1"] {
+        check(&hosts, 2, master, &[""], front);
+        check(&hosts, 3, master, &["^lo,docker*"], front);
+        check(&hosts, 3, master, &["!lo,!docker*"], front);
+        check(&hosts, 2, master, &["front0"], front);
+        check(&hosts, 5, master, &["10.79.0.0/16"], back);
+        check(&hosts, 2, master, &["^lo,docker*,front0"], back);
+        check(&hosts, 2, master, &["!lo,!172.17.0.0/16,!front0"], back);
+    }
+    // The bridge's address is asked for: nobody is reached there, and that is said.
+    let answers = job(&hosts, 2, "alpha", &["docker0"]);
+    assert!(
+        answers.iter().all(|answer| answer.starts_with("refused: ")),
+        "{answers:?}"
+    );
+}
+
 #[test]
 fn data_take_the_wire_that_the_interface_says() {
     let Some(hosts) = two_hosts() else {
-        writeln!(
-            std::io::stderr(),
-            "\nNOT TESTED: two hosts need root, network namespaces, `ip`, `unshare` and `nsenter`"
-        )
-        .unwrap();
-        return;
+        return not_tested("two hosts");
     };
     let [front, back] = WIRES;
     check(&hosts, 2, "10.78.0.1", &[""], front);

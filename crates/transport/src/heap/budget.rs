@@ -1,4 +1,4 @@
-//! How much memory this process may still take: what the machine has, and what its control group lets it have.
+//! How much memory this process may still take: what the machine has, and what its control group lets it have, without what was promised to the ranks of this host and is not touched yet.
 //!
 //! Asking costs several reads of files that the system computes each time, so one answer serves many small blocks: a 64th of what was there, for a tenth of a second. Whatever is larger is asked for anew.
 
@@ -27,12 +27,32 @@ static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance {
     left: 0,
 });
 
-/// Whether so many bytes may be taken.
+/// Whether so many bytes could be taken if nothing were promised to anybody.
+///
+/// # Errors
+/// As [`allow`].
+pub(super) fn allow_alone(bytes: u64) -> Result<(), u64> {
+    within(bytes, available())
+}
+
+fn within(bytes: u64, most: u64) -> Result<(), u64> {
+    match bytes <= most - most / 8 {
+        true => Ok(()),
+        false => Err(most),
+    }
+}
+
+/// Whether so many bytes may be taken. `outstanding`: what was promised besides, and is not touched yet.
 ///
 /// # Errors
 /// How much there is, where that is not enough: an eighth of it is left alone.
-pub(super) fn allow(bytes: u64) -> Result<(), u64> {
-    ALLOWANCE.lock().allow(bytes, Instant::now(), available)
+pub(super) fn allow(bytes: u64, outstanding: impl FnOnce() -> u64) -> Result<(), u64> {
+    let ask = || {
+        // In this order: what is touched meanwhile counts twice, never not at all.
+        let outstanding = outstanding();
+        available().saturating_sub(outstanding)
+    };
+    ALLOWANCE.lock().allow(bytes, Instant::now(), ask)
 }
 
 impl Allowance {
@@ -45,10 +65,7 @@ impl Allowance {
         let most = ask();
         self.asked = Some(now);
         self.left = (most / SHARE).saturating_sub(bytes);
-        match bytes <= most - most / 8 {
-            true => Ok(()),
-            false => Err(most),
-        }
+        within(bytes, most)
     }
 }
 
@@ -59,8 +76,8 @@ pub(super) fn total() -> u64 {
     groups.fold(machine, u64::min)
 }
 
-/// Bytes that may still be taken now.
-fn available() -> u64 {
+/// Bytes that may still be taken now, for all that the system knows.
+pub(super) fn available() -> u64 {
     let machine = meminfo("MemAvailable:").unwrap_or(u64::MAX);
     let groups = cgroup::limits().into_iter().map(|limit| limit.left());
     groups.fold(machine, u64::min)

@@ -5,24 +5,30 @@
 //! `/dev/shm` is not used.
 
 mod budget;
+mod directory;
+mod large;
+#[cfg(test)]
+mod lent_models;
 mod marks;
+mod promises;
 mod raw_heap;
 mod raw_reserve;
 mod table;
 
+pub use self::large::LargePages;
 use self::{
     raw_heap::Map,
     raw_reserve::{Reserve, Spare},
     table::Table,
 };
-use gaggle_core::{Announced, Block, Rank, SharedMemory, SharedWords, WindowMut};
+use gaggle_core::{Announced, Block, OBSERVE, PUBLISH, Rank, SharedMemory, SharedWords, WindowMut};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io,
     os::fd::{BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 /// Bytes before the first block: what a rank has given up. Larger than any page.
@@ -35,6 +41,8 @@ const FIRST: usize = 8;
 const N_NAMES: u64 = 1024;
 /// Word of the header that says that nothing more will be announced.
 const FULL: usize = 1;
+/// Word of the header that says how many bytes are promised, the header's own among them.
+const PROMISED: usize = 2;
 /// First word of what is announced: pairs of a number and a place, found by the number.
 const ENTRIES: usize = 2048;
 /// How many pairs there is room for.
@@ -85,6 +93,8 @@ impl SharedHeap {
             .and_then(|n| n.checked_add(table::HUGE))
             .ok_or(io::ErrorKind::InvalidInput)?;
         let map = Map::create(len.max(LEAST))?;
+        tracing::debug!("registered memory is in {}", LargePages::here());
+        promises::promise(&map, HEADER);
         let page = rustix::param::page_size() as u64;
         let room = Mutex::new(Room {
             table: Table::new(HEADER.max(page), map.len(), page),
@@ -106,24 +116,28 @@ impl SharedHeap {
 
     /// Room of `bytes` bytes, all 0; `None` where the heap, or the memory that may be taken, is used up.
     pub fn block(self: &Arc<Self>, bytes: usize) -> Option<Box<dyn Block>> {
+        self.block_beside(&[], bytes)
+    }
+
+    /// As [`block`](SharedHeap::block), where the ranks of these heaps have promised memory, too.
+    fn block_beside(
+        self: &Arc<Self>,
+        peers: &[Option<Arc<Map>>],
+        bytes: usize,
+    ) -> Option<Box<dyn Block>> {
         if self.is_foreign() {
             return None;
         }
-        budget::allow(bytes as u64)
-            .inspect_err(|available| {
-                tracing::warn!(bytes, available, "no registered memory of that size");
-            })
-            .ok()?;
-        let page = rustix::param::page_size();
-        let reserve = Reserve::new(bytes.max(1).checked_next_multiple_of(page)?)
+        let promised = self.promise(peers, bytes)?;
+        let reserve = Reserve::new(promised.pages)
             .inspect_err(|e| tracing::warn!(bytes, %e, "no memory in reserve for a buffer"))
             .ok()?;
-        let mut room = self.room.lock();
-        let at = room.table.take(bytes as u64)?;
-        room.reserves.insert(at, reserve);
-        drop(room);
-        if bytes as u64 >= table::HUGE {
-            self.map.want_large(at, bytes);
+        let at = promised.take(bytes)?;
+        self.room.lock().reserves.insert(at, reserve);
+        if bytes as u64 >= table::HUGE && LargePages::here() == LargePages::Asked {
+            // It is only slower without them.
+            let _ = (self.map.want_large(at, bytes))
+                .inspect_err(|e| tracing::debug!(bytes, %e, "no large pages for a buffer"));
         }
         let block = Map::block(self, at, bytes);
         if block.is_none() {
@@ -133,37 +147,47 @@ impl SharedHeap {
     }
 
     /// Room that is never given back.
-    fn reserve(&self, bytes: usize) -> Option<u64> {
-        budget::allow(bytes as u64).ok()?;
-        self.room.lock().table.take(bytes as u64)
+    fn reserve_beside(&self, peers: &[Option<Arc<Map>>], bytes: usize) -> Option<u64> {
+        self.promise(peers, bytes)?.take(bytes)
     }
 
-    /// Where the number is, or would be, among what is announced.
-    fn entry(map: &Map, name: u64) -> Option<(usize, bool)> {
-        let first = (name % N_ENTRIES as u64) as usize;
-        let places = (first..N_ENTRIES).chain(0..first);
-        let mut places = places.map(|i| ENTRIES + 2 * i);
-        places.find_map(|at| match map.word(at).load(Ordering::Acquire) {
-            0 => Some((at, false)),
-            known => (known == name).then_some((at, true)),
-        })
+    /// Says that so many bytes are wanted, and looks whether they are there.
+    fn promise(&self, peers: &[Option<Arc<Map>>], bytes: usize) -> Option<Promised<'_>> {
+        let pages = bytes.max(1);
+        let pages = pages.checked_next_multiple_of(rustix::param::page_size())?;
+        let none = |left: u64| {
+            tracing::warn!(
+                bytes,
+                left,
+                total = budget::total(),
+                "no registered memory of that size: so much is left of what machine and control groups have"
+            );
+        };
+        // What cannot be had in any case must not stand in the others' way while it is looked at.
+        if pages as u64 >= table::HUGE {
+            budget::allow_alone(pages as u64).map_err(none).ok()?;
+        }
+        {
+            // One at a time.
+            let _room = self.room.lock();
+            promises::promise(&*self.map, pages as u64);
+        }
+        let promised = Promised { heap: self, pages };
+        let outstanding = || {
+            let own = promises::outstanding(&*self.map).saturating_sub(pages as u64);
+            let peers = peers.iter().flatten();
+            // No heap has promised more than it has.
+            let theirs = peers.map(|map| promises::outstanding(&**map).min(map.len()));
+            theirs.fold(own, u64::saturating_add)
+        };
+        budget::allow(pages as u64, outstanding)
+            .map_err(none)
+            .ok()?;
+        Some(promised)
     }
 
     fn announce(&self, name: u64, place: Option<u64>) {
-        let name = name.max(1);
-        let mut announced = self.announced.lock();
-        match SharedHeap::entry(&self.map, name) {
-            Some((at, false)) if *announced < MOST_ENTRIES => {
-                *announced += 1;
-                let word = self.map.word(at + 1);
-                word.store(place.unwrap_or(0), Ordering::Relaxed);
-                // Release: whoever finds the number finds its place.
-                self.map.word(at).store(name, Ordering::Release);
-            }
-            // It was said before, for good.
-            Some((_, true)) => {}
-            _ => self.map.word(FULL).store(1, Ordering::Release),
-        }
+        directory::announce(&*self.map, &mut self.announced.lock(), name, place);
     }
 
     /// Whether this process is a fork of the one whose heap it is.
@@ -177,6 +201,8 @@ impl SharedHeap {
         }
         let mut room = self.room.lock();
         room.reserves.remove(&at);
+        let shared = room.table.shared(at);
+        self.tell_of_pages(at, shared);
         for (at, len) in room.table.severed(at) {
             self.map.empty(at, len as usize);
             // What stragglers have written meanwhile; it only costs memory where it stays.
@@ -189,6 +215,48 @@ impl SharedHeap {
                 room.table.retire(at, len);
             }
         }
+        // What stays in use is touched: the system knows of it.
+        promises::withdraw(&*self.map, shared);
+    }
+
+    /// Whether a large block had large pages, for whoever asks why it was slow.
+    fn tell_of_pages(&self, at: u64, bytes: u64) {
+        if bytes < table::HUGE || !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let start = self.map.start_of(at, bytes as usize);
+        let large = start.and_then(|start| large::in_use(start.addr().get(), bytes as usize));
+        if let Some(large) = large {
+            tracing::debug!(
+                bytes,
+                large,
+                "a block of registered memory, and what of it was in large pages"
+            );
+        }
+    }
+}
+
+/// Memory that was promised, for as long as nobody has [taken](Promised::take) it.
+struct Promised<'a> {
+    heap: &'a SharedHeap,
+    /// Bytes, whole pages.
+    pages: usize,
+}
+
+impl Promised<'_> {
+    /// Room for it; `None` where the heap has none.
+    fn take(self, bytes: usize) -> Option<u64> {
+        let at = self.heap.room.lock().table.take(bytes as u64)?;
+        // The block's from now on.
+        std::mem::forget(self);
+        Some(at)
+    }
+}
+
+impl Drop for Promised<'_> {
+    fn drop(&mut self) {
+        let _room = self.heap.room.lock();
+        promises::withdraw(&*self.heap.map, self.pages as u64);
     }
 }
 
@@ -299,6 +367,8 @@ impl SharedMemory for MappedHeaps {
             .replace(&self.own.map, place, ((place - block) as usize, len), spare)
             .map_err(|e| format!("{bytes} bytes cannot be taken out of shared memory: {e}"))?;
         table.sever(place, len as u64);
+        // Its pages are private, and touched.
+        promises::withdraw(&*self.own.map, len as u64);
         Ok(())
     }
 
@@ -321,25 +391,22 @@ impl SharedMemory for MappedHeaps {
     }
 
     fn load(&self, rank: Rank, place: u64) -> Option<u64> {
-        // Acquire: with the release in `store`.
         let word = self.map(rank)?.shared_word(place)?;
-        Some(word.load(Ordering::Acquire))
+        Some(word.load(OBSERVE))
     }
 
     fn store(&self, place: u64, value: u64) -> bool {
         // What others know of this rank's state is nothing to store to.
         let word = self.own.map.shared_word(place).filter(|_| place >= HEADER);
-        // Release: whoever sees the value sees what was done before.
-        word.map(|word| word.store(value, Ordering::Release))
-            .is_some()
+        word.map(|word| word.store(value, PUBLISH)).is_some()
     }
 
     fn block(&self, bytes: usize) -> Option<Box<dyn Block>> {
-        self.own.block(bytes)
+        self.own.block_beside(&self.peers, bytes)
     }
 
     fn reserve(&self, bytes: usize) -> Option<u64> {
-        self.own.reserve(bytes)
+        self.own.reserve_beside(&self.peers, bytes)
     }
 
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
@@ -354,19 +421,8 @@ impl SharedMemory for MappedHeaps {
     }
 
     fn announced(&self, rank: Rank, name: u64) -> Announced {
-        let (Some(map), name) = (self.map(rank), name.max(1)) else {
-            return Announced::Never;
-        };
-        // Looked at first: nothing is added after it.
-        let full = map.word(FULL).load(Ordering::Acquire) != 0;
-        match SharedHeap::entry(map, name) {
-            Some((at, true)) => match map.word(at + 1).load(Ordering::Relaxed) {
-                0 => Announced::Never,
-                place => Announced::At(place),
-            },
-            _ if full => Announced::Never,
-            _ => Announced::NotYet,
-        }
+        self.map(rank)
+            .map_or(Announced::Never, |map| directory::announced(&**map, name))
     }
 }
 

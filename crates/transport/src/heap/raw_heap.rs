@@ -5,7 +5,7 @@
 //! The one exception is [`HeapBlock`], whose owner sees a slice while no operation has it; the protocol (and, after a failure, [`Reserve::replace`](super::raw_reserve::Reserve::replace)) keeps the others away then.
 //! A mapping lives as long as its [`Map`]; its file cannot shrink, because the seal is checked before it is mapped.
 
-use super::{SharedHeap, marks::Marks};
+use super::{SharedHeap, directory::Directory, marks::Marks, promises::Promises};
 use crate::sync::{self, Shared};
 use gaggle_core::{Block, SharedWords, Stores, Window, WindowMut, copy_window};
 use rustix::{
@@ -181,12 +181,11 @@ impl Map {
         }
     }
 
-    /// Asks for large pages; where there are none, nothing happens.
-    pub(super) fn want_large(&self, at: u64, len: usize) {
-        if let Some(start) = self.reach(at, len) {
-            // SAFETY: advice on mapped pages changes no content.
-            let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxHugepage) };
-        }
+    /// Asks for large pages. Where there are none left the system uses small ones, and says nothing.
+    pub(super) fn want_large(&self, at: u64, len: usize) -> Result<(), Errno> {
+        let start = self.reach(at, len).ok_or(Errno::INVAL)?;
+        // SAFETY: advice on mapped pages changes no content.
+        unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxHugepage) }
     }
 
     /// Gives pages back to the system: they are 0 when they are used next.
@@ -221,6 +220,31 @@ impl Marks for Map {
     }
     fn name(&self, n: u64) -> &AtomicU64 {
         self.word(super::FIRST + (n % super::N_NAMES) as usize)
+    }
+}
+
+impl Directory for Map {
+    const N_ENTRIES: usize = super::N_ENTRIES;
+    const MOST: usize = super::MOST_ENTRIES;
+    fn full(&self) -> &AtomicU64 {
+        self.word(super::FULL)
+    }
+    fn number(&self, entry: usize) -> &AtomicU64 {
+        self.word(super::ENTRIES + 2 * entry)
+    }
+    fn place(&self, entry: usize) -> &AtomicU64 {
+        self.word(super::ENTRIES + 2 * entry + 1)
+    }
+}
+
+impl Promises for Map {
+    fn promised(&self) -> &AtomicU64 {
+        self.word(super::PROMISED)
+    }
+    fn touched(&self) -> u64 {
+        // Blocks of 512 bytes, whatever the pages are. Of a file that cannot be asked all counts as promised.
+        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
     }
 }
 

@@ -119,6 +119,13 @@ impl Table {
         range.map(|(at, len)| (*at, *len)).collect()
     }
 
+    /// Bytes of a block that others can reach: whole pages, but for what was severed.
+    pub(super) fn shared(&self, at: u64) -> u64 {
+        let pages = self.taken.get(&at).map_or(0, |block| block.pages);
+        let severed = self.severed(at).iter().map(|(_, len)| len).sum();
+        pages.saturating_sub(severed)
+    }
+
     /// The block that a place is in, or after.
     pub(super) fn block_of(&self, place: u64) -> Option<u64> {
         self.taken.range(..=place).next_back().map(|(at, _)| *at)
@@ -187,6 +194,7 @@ mod tests {
         let a = t.take(5 * PAGE).unwrap();
         t.sever(a + PAGE, 2 * PAGE);
         assert_eq!(t.severed(a), [(a + PAGE, 2 * PAGE)]);
+        assert_eq!((t.shared(a), t.shared(a + PAGE)), (3 * PAGE, 0));
         assert_eq!(t.block_of(a + 4 * PAGE), Some(a));
         for (at, bytes, shared) in [
             (a, PAGE, true),

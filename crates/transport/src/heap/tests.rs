@@ -1,7 +1,7 @@
 //! Heaps of two and three ranks, mapped twice in one process.
 
 use super::*;
-use gaggle_core::Buffer;
+use gaggle_core::{Buffer, Words};
 
 fn buffer(heap: &MappedHeaps, n: usize) -> Buffer<u8> {
     Buffer::on(heap.block(n).unwrap(), n).unwrap()
@@ -242,4 +242,69 @@ fn what_is_reserved_stays_as_it_is_when_its_rank_has_gone() {
     let words = theirs.words(Rank(0), place, 625).unwrap();
     assert_eq!((words.load(0), words.load(624)), (0, 7));
     assert_eq!(theirs.reserve(1 << 30), None);
+}
+
+#[test]
+fn what_is_promised_to_one_rank_is_not_promised_to_another() {
+    let there = budget::available();
+    let most = (there / 10) as usize;
+    let heaps = heaps(2, there).unwrap();
+    let outstanding = || {
+        heaps[0]
+            .own()
+            .map
+            .len()
+            .min(promises::outstanding(&*heaps[0].own().map))
+    };
+    let before = outstanding();
+    let first = heaps[0].block(6 * most).unwrap();
+    assert!(outstanding() >= before + 6 * most as u64);
+    // Nothing of it is touched.
+    for rank in &heaps {
+        assert!(rank.block(6 * most).is_none(), "{most} twelve times");
+    }
+    assert!(heaps[1].block(most).is_some(), "there is enough for that");
+    drop(first);
+    assert_eq!(outstanding(), before);
+    assert!(heaps[1].block(6 * most).is_some());
+    assert_eq!(outstanding(), before, "what was refused is not promised");
+}
+
+#[test]
+fn touched_and_severed_memory_is_no_promise_any_more() {
+    let heaps = heaps(1, 8 << 20).unwrap();
+    let outstanding = || promises::outstanding(&*heaps[0].own().map);
+    let before = outstanding();
+    let mut a = buffer(&heaps[0], 1 << 20);
+    assert_eq!(outstanding(), before + (1 << 20));
+    a[..1 << 19].fill(1);
+    assert!(outstanding() <= before + (1 << 19));
+    heaps[0].sever(at(&a, 0), 1 << 20).unwrap();
+    assert!(outstanding() <= before);
+    drop(a);
+    assert!(outstanding() <= before);
+    assert!(heaps[0].reserve(1 << 16).is_some());
+    assert_eq!(outstanding(), before + (1 << 16));
+}
+
+/// What the system's settings say is what it does, as far as these tests can know: on a system that gives memory files no large pages only that there are none.
+#[test]
+fn large_blocks_have_large_pages_where_the_system_gives_any() {
+    use std::io::Write;
+    let heaps = heaps(1, 32 << 20).unwrap();
+    let mut a = buffer(&heaps[0], 16 << 20);
+    a.fill(1);
+    let large = large::in_use(a.as_ptr().addr(), a.len()).unwrap();
+    match LargePages::here() {
+        LargePages::Never => {
+            assert_eq!(large, 0);
+            let here = LargePages::here();
+            writeln!(
+                io::stderr(),
+                "\nNOT TESTED: large pages; registered memory is in {here}"
+            )
+            .unwrap();
+        }
+        here => assert!(large > 0, "of 16 MiB none, where there should be {here}"),
+    }
 }

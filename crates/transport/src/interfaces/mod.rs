@@ -5,7 +5,7 @@
 //! - an address (`10.1.2.3`, `fd00::2`),
 //! - a network in CIDR notation (`10.0.0.0/8`, `fd00::/8`),
 //!
-//! and `^` or `!` before it excludes what it matches.
+//! and `^` or `!` before it excludes what it matches; a `^` before the first excludes what any rule of the list matches, as in `^lo,docker*`.
 //! An address is a candidate if some rule matches it and none excludes it; a wish that only excludes leaves the usual choice alone where that is not excluded.
 //! Choosing is a function of the wish, the interfaces and the usual address; [`interfaces`] asks the system.
 
@@ -162,9 +162,11 @@ impl FromStr for Wish {
 
     fn from_str(text: &str) -> Result<Wish, InterfaceError> {
         let (mut wanted, mut excluded) = (Vec::new(), Vec::new());
+        let all_out = text.trim_start().starts_with('^');
         for rule in text.split(',').map(str::trim) {
             let (list, bare) = match rule.strip_prefix(['^', '!']) {
                 Some(bare) => (&mut excluded, bare.trim_start()),
+                None if all_out => (&mut excluded, rule),
                 None => (&mut wanted, rule),
             };
             let matcher = Matcher::read(bare).map_err(|what| InterfaceError::Malformed {

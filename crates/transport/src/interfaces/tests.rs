@@ -68,6 +68,10 @@ fn what_is_excluded_is_not_chosen() {
     check("^docker*", V4, "as usual");
     check("^docker*", "127.0.0.1", "as usual");
     check("^ eth0", V4, "10.1.2.3");
+    check("^lo,docker*", V4, "as usual");
+    check("^lo,eth0,docker*", V4, "10.1.2.3");
+    check("^eth0,!lo,^docker*", V4, "10.1.2.3");
+    check("!eth0,docker*", V4, "172.17.0.1");
     check("!192.168.0.0/16", V4, "10.1.2.3");
     check("!192.168.0.0/16", "192.168.77.7", "10.1.2.3");
     check("^lo", "127.0.0.1", V4);
