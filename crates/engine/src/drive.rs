@@ -4,6 +4,7 @@
 //! One at a time holds the state; a second one leaves a note and goes on.
 
 use crate::{
+    local::parting::Parting,
     raw_fork,
     reports::{ControlView, LinkSink},
     state::State,
@@ -78,6 +79,8 @@ pub(crate) struct Manners {
     beside: AtomicU32,
     /// How often it has, in that row.
     asides: AtomicU32,
+    /// How a rank goes to another processor.
+    pub(crate) parting: Parting,
 }
 
 // Relaxed: hints; what several callers make of them is as good.

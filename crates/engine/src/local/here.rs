@@ -6,6 +6,7 @@
 use super::{
     Decision, Local, Made, Small, Step,
     board::{Lines, Seen},
+    parting::Parting,
 };
 use crate::{
     arguments::Shape,
@@ -154,6 +155,7 @@ impl Entry {
                     Seen::NotYet
                         if tries.again(|ask| match ask {
                             Ask::Beside(cpu) => lines.is_beside(cpu, missing),
+                            Ask::Second(cpu) => lines.is_beside(cpu, |_, other| other < me),
                             ask => lines.unlocked(|| ask.pass()),
                         }) => {}
                     _ => return begun(slot, true),
@@ -216,8 +218,10 @@ impl Entry {
         let mut state = Box::new(OpState::new(d.start(op, seq, made)));
         let mut local = d.local(op, seq, false);
         let mut tries = Tries::of(shared);
-        let pass = |ask: Ask| match ask {
+        let me = d.group.rank.idx();
+        let pass = |ask: Ask<'_>| match ask {
             Ask::Beside(cpu) => d.stream.lines().is_beside(cpu, |_, _| true),
+            Ask::Second(cpu) => d.stream.lines().is_beside(cpu, |_, other| other < me),
             ask => ask.pass(),
         };
         // Others may be at its memory: it must not be let go of by unwinding.
@@ -277,20 +281,25 @@ struct Tries<'a> {
 }
 
 /// What a wait asks of whoever waits.
-enum Ask {
+enum Ask<'a> {
     /// Whether somebody who is waited for is on the processor of this number.
     Beside(u64),
+    /// Whether a member of a smaller number is there, whoever is waited for.
+    Second(u64),
+    /// To go to another processor than that of this number. Whether it has gone.
+    Leave(&'a Parting, u64),
     /// To let others go first.
     Yield,
     /// To be out of the way for a moment.
     Aside,
 }
 
-impl Ask {
+impl Ask<'_> {
     /// Does what takes time: to be called with no lock held.
     fn pass(self) -> bool {
         match self {
-            Ask::Beside(_) => {}
+            Ask::Beside(_) | Ask::Second(_) => {}
+            Ask::Leave(parting, cpu) => return parting.leave(cpu),
             Ask::Yield => std::thread::yield_now(),
             Ask::Aside => std::thread::sleep(ASIDE),
         }
@@ -312,7 +321,7 @@ impl<'a> Tries<'a> {
 
     /// Whether to look again, after a moment.
     #[inline]
-    fn again(&mut self, ask: impl FnMut(Ask) -> bool) -> bool {
+    fn again(&mut self, ask: impl FnMut(Ask<'_>) -> bool) -> bool {
         if self.left == 0 {
             return self.goes_on(ask);
         }
@@ -323,7 +332,7 @@ impl<'a> Tries<'a> {
 
     /// Some looks have found nothing.
     #[cold]
-    fn goes_on(&mut self, mut ask: impl FnMut(Ask) -> bool) -> bool {
+    fn goes_on(&mut self, mut ask: impl FnMut(Ask<'_>) -> bool) -> bool {
         let spins = match self.shared.crowded {
             true => CROWDED_SPINS,
             false => SPINS,
@@ -336,6 +345,14 @@ impl<'a> Tries<'a> {
                 return true;
             }
             if !self.shared.crowded && manners.steps_aside() {
+                // Of several all but the first go, so that they do not meet again where they have gone.
+                if processor().is_some_and(|cpu| {
+                    ask(Ask::Second(cpu)) && ask(Ask::Leave(&manners.parting, cpu))
+                }) {
+                    // The others are told where it is.
+                    (self.placed, self.left) = (false, 0);
+                    return true;
+                }
                 // Awake again, it is given another processor, if there is one to be had.
                 ask(Ask::Aside);
                 return true;

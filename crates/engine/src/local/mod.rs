@@ -14,6 +14,7 @@ pub(crate) mod board;
 pub(crate) mod here;
 #[cfg(test)]
 mod models;
+pub(crate) mod parting;
 #[cfg(test)]
 mod raw_tracked;
 mod small;

@@ -12,5 +12,4 @@ mod rules;
 mod settings;
 mod stability;
 mod vectors;
-mod verdicts;
 mod worlds;
