@@ -8,7 +8,7 @@ use crate::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long processors are watched.
-const WATCH: Duration = Duration::from_millis(50);
+const WATCH: Duration = Duration::from_millis(30);
 /// The unit in which the system counts how long they were idle.
 const TICK: Duration = Duration::from_millis(10);
 
