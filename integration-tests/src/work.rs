@@ -423,7 +423,8 @@ fn counted<T: Number>(
     let cost = Cost::of(&plan(&request)?, dtype).ok_or("a codec that does not apply")?;
     let before: LinkStats = group.stats();
     let done = group.run(op, &mut values::<T>(group.rank(), len))?;
-    let sent = group.stats().since(&before).payload_sent;
+    let counted = group.stats().since(&before);
+    let sent = counted.payload_sent + counted.lent_sent;
     let formula = bytes_sent(&request, dtype);
     if (sent, Some(sent), sent) != (cost.bytes_sent, formula, done.bytes_sent) {
         return Err(format!(

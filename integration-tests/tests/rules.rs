@@ -8,7 +8,7 @@ use gaggle::{
         CATALOGUE, Clip, Compressor, Decentralised, RuleConfig, State, StateError, rule_by_name,
         testing,
     },
-    topology::{Graph, Weights, by_name},
+    topology::{Graph, OnePeer, Weights, by_name},
 };
 use gaggle_integration_tests::{
     drive::{self, Case, LR, alone, among, complaints, config, same_bits},
@@ -77,6 +77,29 @@ fn every_rule_gives_equal_digits_over_push_weights() {
     nobody_complains(&complaints::<f64>(&WORLDS, all()));
     let few = all().filter(|case| ["sgp", "push-diging"].contains(&case.rule));
     nobody_complains(&complaints::<f32>(&WORLDS, few));
+}
+
+/// Each rank of a star with another one of its neighbours, by the senders' shares: a leaf that the centre does not send to in a round has a way there and none back.
+fn pushed_one_peer(n: usize) -> Box<dyn Topology> {
+    let edges = (1..n as u32).map(|leaf| (Rank(0), Rank(leaf)));
+    let star = Graph::undirected(n, edges).expect("a graph");
+    Box::new(OnePeer::over("pushed-star", &star, Weights::Push).expect("push weights"))
+}
+
+#[test]
+fn push_sums_have_equal_digits_where_a_way_leads_there_and_none_back() {
+    for push_delay in [1, 2] {
+        let over_star = |case: Case| Case {
+            graph: Arc::new(pushed_one_peer),
+            config: RuleConfig {
+                push_delay,
+                ..case.config
+            },
+            ..case
+        };
+        let some = every_rule().filter(|case| ["sgp", "osgp"].contains(&case.rule));
+        nobody_complains(&complaints::<f64>(&WORLDS, some.map(over_star)));
+    }
 }
 
 /// Norms are over all parameters: buckets do not change them.

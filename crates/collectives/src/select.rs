@@ -238,7 +238,7 @@ impl fmt::Display for Time {
 /// Chooses for `question`.
 ///
 /// The caller's own choice goes first, then an override, then the least predicted time of what connects no rank with more than [`MOST_PEERS`] ranks of other hosts, or, where nothing does, of all; of the same time the algorithm with the smaller number.
-/// A codec that would cost more time than it saves is declined, unless it is forced.
+/// A codec that would cost more time than it saves, or a connection with everybody, is declined, unless it is forced.
 /// Takes time proportional to the number of members where hosts are given, and allocates nothing for the usual number of candidates.
 ///
 /// # Errors
@@ -301,7 +301,9 @@ pub fn choose(
         all.sort_by_key(|c| (c.nanoseconds, c.algorithm));
         all
     };
-    let frugal = |c: &&Candidate| hosts.far_peers(c.algorithm, question.world) <= MOST_PEERS;
+    let frugal = |c: &&Candidate| {
+        hosts.far_peers(c.algorithm, question.world, question.radix.max(2)) <= MOST_PEERS
+    };
     let best = |all: &[Candidate]| match forced {
         Some(algorithm) => all.iter().find(|c| c.algorithm == algorithm).copied(),
         None => all.iter().find(frugal).or(all.first()).copied(),
@@ -323,7 +325,8 @@ pub fn choose(
     if question.codec != Codec::None && !question.codec_forced {
         let plain = ranked(Codec::None);
         if let Some(without) = best(&plain)
-            && without.nanoseconds <= chosen.nanoseconds
+            && (without.nanoseconds <= chosen.nanoseconds
+                || forced.is_none() && frugal(&&without) && !frugal(&&chosen))
         {
             declined = Some((question.codec, chosen.nanoseconds));
             (candidates, chosen) = (plain, without);

@@ -349,10 +349,11 @@ impl<T: Float> Mixer<T> for NeighbourMixer<T> {
         if exchange.with == With::EachNeighbour {
             self.weigh(exchange);
             let Ends { from, to } = self.ends(exchange);
-            if to.is_empty() != from.is_empty() {
+            // How long a message is follows from those that it sends.
+            if to.is_empty() && !from.is_empty() && exchange.width + exchange.extra > 0 {
                 return Err(Error::invalid(
                     "mixer",
-                    "this rank's ways to its neighbours go in one direction only",
+                    "this rank hears of neighbours and sends to none",
                 ));
             }
             each = filled.checked_div(to.len()).unwrap_or(0);

@@ -74,12 +74,10 @@ impl<T: Float> RuleDdp<T> {
         x: Vec<T>,
         (facts, lr): (&MixingFacts, f64),
     ) -> Result<(Self, Stability), DdpError> {
-        let refused = |e: Unstable| {
-            let error = Error::invalid(rule.name().to_owned(), e.to_string());
-            during("start")(error)
-        };
-        let stability = rule.check(facts, lr).map_err(refused)?;
+        let name = rule.name().to_owned();
         let made = Self::unchecked(params, buckets, rule, mixer, x)?;
+        let refused = |e: Unstable| during("start")(Error::invalid(name, e.to_string()));
+        let stability = made.check(facts, lr).map_err(refused)?;
         Ok((made, stability))
     }
 

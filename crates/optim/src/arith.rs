@@ -31,7 +31,25 @@ pub(crate) fn norm<T: Float>(v: &[T]) -> f64 {
         return sum.sqrt();
     }
     match v.iter().map(|x| x.to_f64().abs()).fold(0.0, f64::max) {
+        // Of an infinite element the norm is infinite, too; of one that is no number it is none.
         0.0 => sum.sqrt(),
+        _ if sum.is_nan() => sum,
+        largest if largest.is_infinite() => largest,
         largest => largest * squares(largest).sqrt(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::norm;
+
+    #[test]
+    fn norms_are_told_of_any_numbers() {
+        assert_eq!(norm::<f64>(&[]), 0.0);
+        assert_eq!(norm(&[3.0, -4.0]), 5.0);
+        assert_eq!(norm(&[3e-200, 4e-200]), 5e-200);
+        assert_eq!(norm(&[3e200, 4e200]), 5e200);
+        assert_eq!(norm(&[1.0, f64::NEG_INFINITY]), f64::INFINITY);
+        assert!(norm(&[1.0, f64::NAN]).is_nan());
     }
 }

@@ -61,9 +61,11 @@ impl<T: Float> Bucketed<T> {
         lens: &[usize],
         (facts, lr): (&MixingFacts, f64),
     ) -> Result<(Self, Stability), Error> {
-        let refused = |e: Unstable| Error::invalid(rule.name().to_owned(), e.to_string());
-        let stability = rule.check(facts, lr).map_err(refused)?;
-        Ok((Self::unchecked(rule, mixer, x, lens)?, stability))
+        let made = Self::unchecked(rule, mixer, x, lens)?;
+        let name = || made.course.rule.name().to_owned();
+        let refused = |e: Unstable| Error::invalid(name(), e.to_string());
+        let stability = made.check(facts, lr).map_err(refused)?;
+        Ok((made, stability))
     }
 
     /// Starts `rule` on parameters `x`, at step 0, stable or not; bucket b has `lens[b]` elements, in the order of `x`. Every rank has the same buckets.

@@ -4,7 +4,7 @@ use crate::{
     LocalRule,
     arith::{update, zeros},
     error::{ConfigError, at_least_one, below_one, carries, positive},
-    recursion::{Recursion, mean_square_of_pairs},
+    recursion::{MARGIN, Recursion, mean_square_of_pairs},
     stability::{check_gossip, unstable},
 };
 use gaggle_core::{
@@ -121,7 +121,13 @@ impl<T: Float> Rule<T> for NoLoCo<T> {
         let instead = "a smaller gamma or alpha (alpha 0.5 with gamma 0.7 is stable), or diloco";
         if facts.drawn == Some(Draw::Matching) {
             let growth = mean_square_of_pairs(alpha, gamma, facts.world);
-            if growth >= 1.0 {
+            if (1.0 - MARGIN..=1.0 + MARGIN).contains(&growth) {
+                return Ok(Stability::Marginal(format!(
+                    "over random pairs of {} ranks the mean square of disagreements is multiplied by {growth:.12} per outer step",
+                    facts.world
+                )));
+            }
+            if growth > 1.0 {
                 return unstable(
                     format!(
                         "over random pairs of {} ranks the mean square of disagreements grows by a factor of {growth:.4} per outer step with alpha {alpha} and gamma {gamma}",

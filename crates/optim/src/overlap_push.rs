@@ -176,7 +176,15 @@ impl<T: Float> Rule<T> for OverlapPushSum<T> {
         }
     }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
-        check_push(facts, lr)
+        let known = check_push(facts, lr)?;
+        if self.delay == 1 {
+            return Ok(known);
+        }
+        Ok(Stability::Unchecked(format!(
+            "until the first messages come a rank's weight is keep^k, and it moves by lr/weight: with a delay of {} by as much as lr/keep^{} ({lr} is lr, keep its own share)",
+            self.delay,
+            self.delay - 1
+        )))
     }
     fn state(&mut self, visit: &mut dyn FnMut(&str, &mut Vec<T>)) {
         visit("weight", &mut self.w);

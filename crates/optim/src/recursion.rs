@@ -10,8 +10,8 @@ use gaggle_core::{MixingFacts, Modes, SparseMatrix, Stability, Unstable};
 /// How near to the unit circle a root counts as being on it.
 pub(crate) const MARGIN: f64 = 1e-9;
 
-/// Of a topology that never repeats only the first rounds are seen: by this factor they must grow or shrink to count.
-const CLEARLY: f64 = 20.0;
+/// Of a topology that never repeats only the first rounds are seen, and which these are is chance: by this factor they must grow or shrink to count, e¹⁵.
+const CLEARLY: f64 = 3.3e6;
 
 /// Two numbers per rank that a rule's step moves by (A + wB), where gradients vanish, in a disagreement that averaging multiplies by w.
 #[derive(Clone, Copy, Debug)]

@@ -46,18 +46,23 @@ pub(crate) fn check_sums(facts: &MixingFacts) -> Result<(), Unstable> {
     Ok(())
 }
 
+fn check_connected(facts: &MixingFacts) -> Result<(), Unstable> {
+    if facts.connected {
+        return Ok(());
+    }
+    unstable(
+        format!(
+            "in {} rounds some rank never hears of another, so the ranks part for good",
+            facts.period
+        ),
+        "use a connected topology, such as ring or one-peer-exp",
+    )
+}
+
 /// What every rule needs that averages parameters over neighbours.
 pub(crate) fn check_mixing(facts: &MixingFacts) -> Result<Stability, Unstable> {
     check_sums(facts)?;
-    if !facts.connected {
-        return unstable(
-            format!(
-                "in {} rounds some rank never hears of another, so the ranks part for good",
-                facts.period
-            ),
-            "use a connected topology, such as ring or one-peer-exp",
-        );
-    }
+    check_connected(facts)?;
     if facts.contraction < 1.0 - TOLERANCE {
         return Ok(Stability::Stable);
     }
@@ -96,9 +101,7 @@ pub(crate) fn check_push(facts: &MixingFacts, lr: f64) -> Result<Stability, Unst
             "column-stochastic weights: each sender divides by its own out-degree plus one (the push weights)",
         );
     }
-    if !facts.connected {
-        return check_mixing(facts);
-    }
+    check_connected(facts)?;
     match facts.cycle {
         1 => Ok(Stability::Stable),
         0 => unstable(

@@ -6,14 +6,16 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Draws before a sparse random graph is given up as one that never connects.
-const DRAWS: u32 = 1000;
+const DRAWS: u64 = 1000;
+/// Pairs that are looked at in all of them.
+const MOST_PAIRS: u64 = 500_000_000;
 
 /// Every pair with probability `p`, drawn again until everybody reaches everybody; Metropolis–Hastings weights (Erdős and Rényi 1959).
 ///
 /// p·(n − 1) messages per rank and round on average. Connected with high probability from p = ln n/n on.
 ///
 /// # Errors
-/// `p` outside 0..=1; a world of no ranks; a graph that was not connected in 1,000 draws.
+/// `p` outside 0..=1; a world of no ranks; a graph that was not connected in 1,000 draws, fewer of more than 1,000 ranks.
 pub fn erdos_renyi(world: usize, p: f64, seed: u64) -> Result<Table, TopologyError> {
     let n = checked_world("erdos-renyi", world)?;
     if !(0.0..=1.0).contains(&p) {
@@ -23,7 +25,9 @@ pub fn erdos_renyi(world: usize, p: f64, seed: u64) -> Result<Table, TopologyErr
         });
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    for _ in 0..DRAWS {
+    let pairs = u64::from(n) * u64::from(n.saturating_sub(1)) / 2;
+    let draws = (MOST_PAIRS / pairs.max(1)).clamp(4, DRAWS);
+    for _ in 0..draws {
         let mut edges = Vec::new();
         for a in 0..n {
             edges.extend(
@@ -40,7 +44,7 @@ pub fn erdos_renyi(world: usize, p: f64, seed: u64) -> Result<Table, TopologyErr
     Err(TopologyError::Parameter {
         topology: "erdos-renyi".into(),
         what: format!(
-            "{world} ranks with edges of probability {p} were not connected in {DRAWS} draws"
+            "{world} ranks with edges of probability {p} were not connected in {draws} draws"
         ),
     })
 }

@@ -141,7 +141,12 @@ pub(super) fn is_eligible(
     let kind = question.kind;
     if kind == OpKind::Barrier && algorithm == Algorithm::Boards {
         // It has no elements: a look at every board is all there is to it.
-        return facts.mapped.then_some(()).ok_or(UNMAPPED);
+        let plain = question.codec == Codec::None;
+        return match (plain, facts.mapped) {
+            (true, true) => Ok(()),
+            (true, false) => Err(UNMAPPED),
+            (false, _) => takes_codec(kind, algorithm),
+        };
     }
     let on_boards = is_for_boards_alone(kind) && algorithm == Algorithm::Boards;
     if !on_boards && !algorithms(kind).contains(&algorithm.planned()) {

@@ -91,9 +91,14 @@ impl Hosts {
     }
 
     /// With how many ranks of other hosts a rank of few on its own exchanges something; 0 where that grows no faster than a logarithm.
-    pub(super) fn far_peers(&self, algorithm: Algorithm, world: u32) -> u32 {
+    pub(super) fn far_peers(&self, algorithm: Algorithm, world: u32, radix: u32) -> u32 {
+        let elsewhere = world.saturating_sub(self.hosts.least);
         match algorithm {
-            Algorithm::Direct | Algorithm::Exchange => world.saturating_sub(self.hosts.least),
+            Algorithm::Knomial => {
+                let most = u64::from(radix - 1) * levels(world.into(), radix.into());
+                elsewhere.min(u32::try_from(most).unwrap_or(u32::MAX))
+            }
+            Algorithm::Direct | Algorithm::Exchange => elsewhere,
             Algorithm::TwoLevelDirect => self.hosts.n.saturating_sub(1),
             _ => 0,
         }

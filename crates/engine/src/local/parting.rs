@@ -7,8 +7,10 @@
 use crate::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long processors are watched.
+/// How long processors are watched: so long at least,
 const WATCH: Duration = Duration::from_millis(30);
+/// and not longer, because what was long ago says nothing.
+const STALE: Duration = Duration::from_secs(1);
 /// The unit in which the system counts how long they were idle.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -35,7 +37,8 @@ impl Parting {
         let Some(idle) = idle_times() else {
             return false;
         };
-        let free = watch.as_ref().map_or_else(Vec::new, |before| {
+        let before = watch.as_ref().filter(|before| watched(before) < STALE);
+        let free = before.map_or_else(Vec::new, |before| {
             has_idled(&before.idle, &idle, watched(before), here)
         });
         *watch = Some(Watch { since: now, idle });

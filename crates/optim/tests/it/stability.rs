@@ -464,3 +464,37 @@ fn gossip_pga_wants_weights_that_keep_the_average() {
     // Who meets everybody in each step never asks neighbours.
     assert_eq!(check(&graph("pull"), 1).unwrap(), Stability::Stable);
 }
+
+/// Before the first message has come a rank's weight is what it has kept of 1 in as many steps.
+#[test]
+fn osgp_is_known_to_be_stable_for_a_delay_of_one_step() {
+    let said = |push_delay| {
+        let config = RuleConfig {
+            push_delay,
+            ..RuleConfig::default()
+        };
+        let rule = rule_by_name::<f64>("osgp", &config).expect("the settings are in range");
+        rule.check(&measured("ring", 8), 0.1).expect("not refused")
+    };
+    assert_eq!(said(1), Stability::Stable);
+    match said(5) {
+        Stability::Unchecked(why) => assert!(why.contains("lr/keep^4"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Which matchings come first is chance.
+#[test]
+fn d2_over_random_pairs_is_never_called_stable() {
+    for n in [3, 5, 6, 8] {
+        for seed in 0..20 {
+            let pairs = gaggle_topology::RandomMatching::new(n, seed).expect("there is one");
+            let rule = rule_by_name::<f64>("d2", &RuleConfig::default()).expect("d2");
+            let said = rule.check(&facts(&pairs), 0.01);
+            assert!(
+                !matches!(said, Ok(Stability::Stable | Stability::Marginal(_))),
+                "{n} ranks, seed {seed}: {said:?}"
+            );
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! How much memory this process may still take: what the machine has, and what its control group lets it have, without what was promised to the ranks of this host and is not touched yet.
 //!
-//! Asking costs several reads of files that the system computes each time, so one answer serves many small blocks: a 64th of what was there, for a tenth of a second. Whatever is larger is asked for anew.
+//! Asking costs several reads of files that the system computes each time, so one answer serves many small blocks: a 64th of what was there and at most 16 MiB, for a tenth of a second. Whatever is larger is asked for anew.
 
 use crate::cgroup;
 use parking_lot::Mutex;
@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Bytes that one answer serves at most: what is taken of them no other rank sees before it asks again.
+const UNSEEN: u64 = 16 << 20;
 /// What one answer of the system allows is one in so many parts of it.
 const SHARE: u64 = 64;
 /// For so long.
@@ -64,7 +66,7 @@ impl Allowance {
         }
         let most = ask();
         self.asked = Some(now);
-        self.left = (most / SHARE).saturating_sub(bytes);
+        self.left = (most / SHARE).min(UNSEEN).saturating_sub(bytes);
         within(bytes, most)
     }
 }
