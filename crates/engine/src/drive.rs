@@ -37,6 +37,9 @@ pub(crate) const GREEDY: Duration = Duration::from_micros(200);
 /// Waits for a rank on the same processor before this one steps aside, twice as many each time, so often.
 const BESIDE: u32 = 16;
 const MOST_ASIDES: u32 = 8;
+/// Waits for a rank on the same processor between two looks whether others have fewer, where ranks outnumber them: twice as many after each move, so often.
+const EVEN: u32 = 64;
+const MOST_MOVES: u32 = 10;
 /// Most waits without a yield before it is tried again.
 const MOST_WAITS: u32 = 4096;
 /// A caller that spins looks at the control plane every so many times: nothing there is as urgent as what it waits for, and a look is a system call.
@@ -79,6 +82,10 @@ pub(crate) struct Manners {
     beside: AtomicU32,
     /// How often it has, in that row.
     asides: AtomicU32,
+    /// Waits until this rank looks again whether ranks are spread evenly.
+    even: AtomicU32,
+    /// How often it has gone elsewhere for that.
+    moves: AtomicU32,
     /// How a rank goes to another processor.
     pub(crate) parting: Parting,
 }
@@ -116,6 +123,25 @@ impl Manners {
                 .store(asides.saturating_add(1), Ordering::Relaxed);
         }
         now
+    }
+
+    /// A wait for a rank on the same processor, where ranks outnumber the processors: whether it is time to look where they all are.
+    pub(crate) fn evens_out(&self) -> bool {
+        match self.even.load(Ordering::Relaxed) {
+            0 => true,
+            n => {
+                self.even.store(n - 1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// It has looked, and perhaps gone elsewhere: less and less often, if the system takes it back.
+    pub(crate) fn has_evened_out(&self, moved: bool) {
+        let moves = self.moves.load(Ordering::Relaxed) + u32::from(moved);
+        self.moves.store(moves, Ordering::Relaxed);
+        self.even
+            .store(EVEN << moves.min(MOST_MOVES), Ordering::Relaxed);
     }
 
     /// Yields are worth a try again.

@@ -412,6 +412,22 @@ impl<M: Memory + ?Sized> Lines<'_, M> {
         })
     }
 
+    /// Where the other members were when they last waited, as far as they have said so; `None` where one of a larger number than this rank's was on processor `number`, too.
+    pub(crate) fn others_but_last(&self, number: u64) -> Option<SmallVec<[u64; 8]>> {
+        let mut all = SmallVec::new();
+        for (member, words) in self.inner.peers.iter().enumerate() {
+            let said = words.as_ref().map_or(0, |words| words.load(PROCESSOR));
+            let Some(cpu) = said.checked_sub(1) else {
+                continue;
+            };
+            if cpu == number && member > self.stream.me {
+                return None;
+            }
+            all.push(cpu);
+        }
+        Some(all)
+    }
+
     /// This rank's steps over the others' memory are over.
     pub(crate) fn go_through(&mut self, seq: u64) {
         self.stream.own.store(slot(seq) + THROUGH, seq + 1);

@@ -6,7 +6,7 @@
 use super::{
     Decision, Local, Made, Small, Step,
     board::{Lines, Seen},
-    parting::Parting,
+    parting::{Parting, even_out},
 };
 use crate::{
     arguments::Shape,
@@ -156,6 +156,10 @@ impl Entry {
                         if tries.again(|ask| match ask {
                             Ask::Beside(cpu) => lines.is_beside(cpu, missing),
                             Ask::Second(cpu) => lines.is_beside(cpu, |_, other| other < me),
+                            Ask::EvenOut(cpu) => {
+                                let others = lines.others_but_last(cpu);
+                                lines.unlocked(|| others.is_some_and(|all| even_out(cpu, &all)))
+                            }
                             ask => lines.unlocked(|| ask.pass()),
                         }) => {}
                     _ => return begun(slot, true),
@@ -222,6 +226,10 @@ impl Entry {
         let pass = |ask: Ask<'_>| match ask {
             Ask::Beside(cpu) => d.stream.lines().is_beside(cpu, |_, _| true),
             Ask::Second(cpu) => d.stream.lines().is_beside(cpu, |_, other| other < me),
+            Ask::EvenOut(cpu) => {
+                let others = d.stream.lines().others_but_last(cpu);
+                others.is_some_and(|all| even_out(cpu, &all))
+            }
             ask => ask.pass(),
         };
         // Others may be at its memory: it must not be let go of by unwinding.
@@ -288,6 +296,8 @@ enum Ask<'a> {
     Second(u64),
     /// To go to another processor than that of this number. Whether it has gone.
     Leave(&'a Parting, u64),
+    /// To go to a processor with fewer ranks than that of this number. Whether it has gone.
+    EvenOut(u64),
     /// To let others go first.
     Yield,
     /// To be out of the way for a moment.
@@ -298,7 +308,7 @@ impl Ask<'_> {
     /// Does what takes time: to be called with no lock held.
     fn pass(self) -> bool {
         match self {
-            Ask::Beside(_) | Ask::Second(_) => {}
+            Ask::Beside(_) | Ask::Second(_) | Ask::EvenOut(_) => {}
             Ask::Leave(parting, cpu) => return parting.leave(cpu),
             Ask::Yield => std::thread::yield_now(),
             Ask::Aside => std::thread::sleep(ASIDE),
@@ -343,6 +353,15 @@ impl<'a> Tries<'a> {
             if !processor().is_some_and(|cpu| ask(Ask::Beside(cpu))) {
                 manners.is_apart();
                 return true;
+            }
+            if self.shared.crowded && manners.evens_out() {
+                let moved = processor().is_some_and(|cpu| ask(Ask::EvenOut(cpu)));
+                manners.has_evened_out(moved);
+                if moved {
+                    // The others are told where it is.
+                    (self.placed, self.left) = (false, 0);
+                    return true;
+                }
             }
             if !self.shared.crowded && manners.steps_aside() {
                 // Of several all but the first go, so that they do not meet again where they have gone.

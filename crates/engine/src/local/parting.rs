@@ -3,6 +3,8 @@
 //! Each is ready for the moments in which the other waits, so that the system sees one processor in use and leaves them there, and every meeting costs two changes of threads.
 //! One of them goes to a processor that has been idle for a while: its thread may use that alone for an instant, and then what it might use before.
 //! Beside a program that keeps the other processors busy they stay, which is the faster there.
+//!
+//! Where ranks outnumber the processors, none is idle: there they spread evenly, since an operation costs as many changes of threads as the fullest processor has ranks, less one.
 
 use crate::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -47,6 +49,24 @@ impl Parting {
     }
 }
 
+/// Leaves processor `here` for one with at least two ranks fewer, of those that this thread may use; `others`: where the other ranks are. Whether it has gone.
+pub(crate) fn even_out(here: u64, others: &[u64]) -> bool {
+    let room = emptier(here, others, &allowed());
+    go_to(&room)
+}
+
+/// Processors of `allowed` to which a rank makes numbers even, that is `here` as the `others` are where they are.
+fn emptier(here: u64, others: &[u64], allowed: &[usize]) -> Vec<usize> {
+    let count = |cpu: u64| others.iter().filter(|other| **other == cpu).count();
+    let full = count(here) + 1;
+    let least = allowed.iter().map(|cpu| count(*cpu as u64)).min();
+    let Some(least) = least.filter(|least| least + 2 <= full) else {
+        return Vec::new();
+    };
+    let empty = |cpu: &&usize| count(**cpu as u64) == least;
+    allowed.iter().filter(empty).copied().collect()
+}
+
 /// Processors but `here` that have been idle for most of a time.
 fn has_idled(
     before: &[(usize, u64)],
@@ -84,6 +104,23 @@ fn idle_times() -> Option<Vec<(usize, u64)>> {
 #[cfg(not(target_os = "linux"))]
 fn idle_times() -> Option<Vec<(usize, u64)>> {
     None
+}
+
+/// The processors that this thread may use.
+#[cfg(target_os = "linux")]
+fn allowed() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed() -> Vec<usize> {
+    Vec::new()
 }
 
 /// Moves this thread to one of these processors, if it may use one, and lets it go from there where it might before.
@@ -139,6 +176,22 @@ mod tests {
         assert_eq!(has_idled(&before, &after, time, 3), [0, 1]);
         // One that was not there before, and one that counts backwards.
         assert_eq!(has_idled(&before, &[(4, 9), (1, 3)], time, 0), []);
+    }
+
+    #[test]
+    fn ranks_go_where_there_are_two_fewer() {
+        // Three and one.
+        assert_eq!(emptier(0, &[0, 0, 1], &[0, 1]), [1]);
+        assert_eq!(emptier(1, &[1, 1, 1], &[0, 1]), [0]);
+        // Even, or as even as can be.
+        assert_eq!(emptier(0, &[0, 1, 1], &[0, 1]), []);
+        assert_eq!(emptier(0, &[0, 1], &[0, 1]), []);
+        assert_eq!(emptier(0, &[0, 0, 0], &[0]), []);
+        assert_eq!(emptier(0, &[0, 0, 0], &[]), []);
+        // To the emptiest only, and only where it may.
+        assert_eq!(emptier(0, &[0, 0, 0, 0, 0, 1, 2, 2], &[0, 1, 2]), [1]);
+        assert_eq!(emptier(0, &[0, 0, 0, 0, 0, 1, 2, 2], &[0, 2]), [2]);
+        assert_eq!(emptier(3, &[3, 3], &[3, 5, 6]), [5, 6]);
     }
 
     #[test]
