@@ -1,6 +1,7 @@
 //! Boards: what the ranks of one host show each other, in lines of their heaps that all have mapped.
 //!
-//! Each rank has a board per lane of a group: four slots, of which an operation takes the one of its number.
+//! Each rank has a board per lane of a group: two slots, of which an operation takes the one of its number.
+//! Two are enough for ranks that take turns, and the slots of two ranks, with what is summed, fit the first cache.
 //! A rank writes to its own board alone, and reads the others'.
 //!
 //! # Layout
@@ -11,7 +12,7 @@
 //! | 0 | all of the rank's operations on this board with a smaller number are over |
 //! | 1 | not 0: the rank sleeps until a peer writes to a board |
 //! | 2 | not 0: 1 more than the number of the processor that the rank was on when it last waited |
-//! | 16 + 528·(number mod 4) | the slot: its code, the hash of what is called, the payload; at 520 of it, whose steps are over |
+//! | 16 + 528·(number mod 2) | the slot: its code, the hash of what is called, the payload; at 520 of it, whose steps are over |
 //!
 //! A code is (number + 1) · 256 + given up · 128 + how many numbers before its own may not be over (at most 127).
 //! It is written last, with release, and read first, with acquire, so whoever sees it sees the hash and the payload.
@@ -28,7 +29,7 @@ use smallvec::SmallVec;
 /// Most bytes that a rank shows at once.
 pub(crate) const MOST: usize = 48 + 4096;
 /// Operations of a lane that may be shown at once.
-const DEPTH: usize = 4;
+const DEPTH: usize = 2;
 
 /// Bytes from which on a copy of all of them at once is faster than one word after the other.
 const MANY: usize = 256;
@@ -38,6 +39,8 @@ const SLEEPS: usize = 1;
 const PROCESSOR: usize = 2;
 const SLOTS: usize = 16;
 const SLOT: usize = 528;
+/// Words of a cache line.
+const LINE: usize = 8;
 const HASH: usize = 1;
 const PAYLOAD: usize = 2;
 const THROUGH: usize = 520;
@@ -364,20 +367,25 @@ impl<M: Memory + ?Sized> Lines<'_, M> {
         let own = &self.stream.own;
         let at = slot(seq);
         debug_assert!(payload[0].len().is_multiple_of(8), "whole words");
-        own.fill(at + HASH, &hash.to_ne_bytes());
-        own.fill(at + PAYLOAD, payload[0]);
-        let rest = at + PAYLOAD + payload[0].len() / 8;
-        if payload[1].len() < MANY {
-            own.fill(rest, payload[1]);
+        let head = at + PAYLOAD + payload[0].len() / 8;
+        let near = (at + LINE).saturating_sub(head);
+        let (near, far) = payload[1].split_at(payload[1].len().min(8 * near));
+        // The first line last, and at once: peers look at it all the time, and would take it away between two writes.
+        let rest = head + near.len() / 8;
+        if far.len() < MANY {
+            own.fill(rest, far);
         } else {
             let stream = self.stream;
             let (me, place) = (stream.world[stream.me], stream.place + 8 * rest as u64);
-            let room = stream.shared.window(me, place, payload[1].len());
+            let room = stream.shared.window(me, place, far.len());
             debug_assert!(room.is_some(), "its own words");
             if let Some(room) = room {
-                stream.writing.copy(room, payload[1].into());
+                stream.writing.copy(room, far.into());
             }
         }
+        own.fill(at + HASH, &hash.to_ne_bytes());
+        own.fill(at + PAYLOAD, payload[0]);
+        own.fill(head, near);
         let open = seq.saturating_sub(self.own_over()).min(OPEN);
         own.store(at, (seq + 1) << 8 | open);
         self.inner.slots[(seq % DEPTH as u64) as usize] = Some(seq);

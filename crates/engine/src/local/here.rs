@@ -336,7 +336,10 @@ impl<'a> Tries<'a> {
             return self.goes_on(ask);
         }
         self.left -= 1;
-        spin_loop();
+        // Most waits are so short that a pause would be a good part of them.
+        if self.placed {
+            spin_loop();
+        }
         true
     }
 
