@@ -7,8 +7,11 @@ use crate::{
 };
 use gaggle_core::{
     Reduce, Weight,
-    raw::{elements_of, elements_of_mut},
+    raw::{bytes_of, elements_of, elements_of_mut},
 };
+
+/// What one rank gives to a sum that takes longer to prepare than to compute.
+pub type Line = [u64; 6];
 
 /// Most elements that are folded in this way.
 const MOST: usize = 64;
@@ -36,6 +39,40 @@ pub(crate) fn fold<T: Num>(what: &What, dst: &mut [u8], terms: &[Term<'_>]) -> b
         false => sums::<T>(what, dst, terms, &mut [T::Wide::ZERO; MOST][..n]),
     }
     true
+}
+
+/// As [`crate::sum_lines`].
+#[inline]
+pub(crate) fn sum_lines<T: Num>(dst: &mut [u8], own: usize, others: &[Line]) -> bool {
+    if dst.len() > size_of::<Line>() || own > others.len() {
+        return false;
+    }
+    let Some(dst) = elements_of_mut::<T>(dst) else {
+        return false;
+    };
+    let _mode = Mode::enter();
+    add_lines(dst, own, others);
+    true
+}
+
+/// Not inlined, as `sums`.
+#[inline(never)]
+fn add_lines<T: Num>(dst: &mut [T], own: usize, others: &[Line]) {
+    let (before, after) = others.split_at(own);
+    for (i, to) in dst.iter_mut().enumerate() {
+        let of = |line: &Line| elements_of::<T>(bytes_of(line)).map_or(T::ZERO, |all| all[i]);
+        let mine = to.wide();
+        // Not 0 and the first: 0 and −0 are 0.
+        let sum = match before.split_first() {
+            None => mine,
+            Some((first, more)) => more
+                .iter()
+                .fold(of(first).wide(), |sum, line| sum.add(of(line).wide()))
+                .add(mine),
+        };
+        let sum = after.iter().fold(sum, |sum, line| sum.add(of(line).wide()));
+        *to = T::narrow(sum);
+    }
 }
 
 /// Not inlined: it computes in the mode that its caller has entered.

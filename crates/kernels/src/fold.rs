@@ -1,7 +1,8 @@
 //! Any number of operands, folded in the wide type in one pass and rounded once.
 
 use crate::{
-    by_dtype, elements, exact, few,
+    by_dtype, elements, exact,
+    few::{self, Line},
     num::{Num, Wide},
     raw_isa::{Kernel, run},
     raw_lines,
@@ -87,6 +88,14 @@ pub fn fold(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>]) {
 pub fn fold_with(dtype: DType, reduce: Reduce, dst: &mut [u8], terms: &[Term<'_>], how: How) {
     let n = elements("fold", dtype, dst.len());
     fold_into(dtype, reduce, Out::Bytes(dst), n, terms, how);
+}
+
+/// `dst` = the sum of a few terms in their order, of which number `own` is what `dst` holds and the others begin the lines; with the bits of [`fold`], in a fraction of its time.
+///
+/// `false`, and nothing has happened: `dst` is longer than a line, or not aligned as its elements are, or there is no such term.
+#[inline]
+pub fn sum_lines(dtype: DType, dst: &mut [u8], own: usize, others: &[Line]) -> bool {
+    by_dtype!(dtype, T => few::sum_lines::<T>(dst, own, others))
 }
 
 /// As [`fold_with`], into all outputs, which are places of memory that others may read and write meanwhile; [`Source::Dst`] is the first of them.

@@ -50,7 +50,8 @@ mod windows;
 
 pub use codec::{Decoding, compensate, convert, decode, decode_at, encode, encode_at, recode};
 pub use combine::{combine, combine_weighted, divide, scale, weigh};
-pub use fold::{How, Source, Term, fold, fold_windows, fold_with};
+pub use few::Line;
+pub use fold::{How, Source, Term, fold, fold_windows, fold_with, sum_lines};
 pub use mix::{MixTerm, MixWindow, mix, mix_windows};
 pub use raw_isa::Isa;
 

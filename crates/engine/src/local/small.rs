@@ -7,7 +7,7 @@ use crate::{arguments::Shape, raw_memory::OpMemory, select::Choice};
 use gaggle_collectives::Span;
 use gaggle_core::{
     Counts, DType, Divisor, GroupInfo, Kind, Mode, Op, OpKind, Rank, Reduce, Stores, Weight,
-    WindowMut,
+    WindowMut, raw::bytes_of_mut,
 };
 use gaggle_kernels as kernels;
 use smallvec::SmallVec;
@@ -17,6 +17,8 @@ use std::{cell::RefCell, ops::Range};
 const MOST_DATA: u64 = 4096;
 /// From as many bytes on contributions are folded where they are shown.
 const MANY: usize = 512;
+/// Others of whom each gives no more than fits the line that it is shown by: their sum is computed with no preparation.
+const FEW: usize = 7;
 const _: () = assert!(MOST_DATA as usize + 8 <= MOST);
 
 /// What is exchanged, and what becomes of it.
@@ -287,6 +289,9 @@ impl Small {
         if len == 0 || (weighed && total == Weight::ZERO) {
             return Some(total);
         }
+        if self.sum_lines(lines, seq, memory) {
+            return Some(total);
+        }
         let (bytes, size) = (self.gives(self.me) as usize, self.dtype.size());
         let dst = match (self.kind, self.out_of_place) {
             (OpKind::ReduceScatter, true) => Span::user(0, len),
@@ -329,6 +334,29 @@ impl Small {
             kernels::fold_with(self.dtype, self.reduce, to, &terms, self.how);
         });
         Some(total)
+    }
+
+    /// Sums a few elements of a few ranks. `false`: it is something else, and nothing has happened that another fold does not do again.
+    #[inline]
+    fn sum_lines(&self, lines: &Lines<'_>, seq: u64, memory: &mut OpMemory) -> bool {
+        let (Lens::Equal(len), Reduce::Sum, false) = (&self.lens, self.reduce, self.how.exact)
+        else {
+            return false;
+        };
+        let bytes = *len as usize * self.dtype.size();
+        if bytes > size_of::<kernels::Line>() || self.world > FEW + 1 {
+            return false;
+        }
+        let mut room = [kernels::Line::default(); FEW];
+        let others = (0..self.world).filter(|m| *m != self.me);
+        for (line, member) in room.iter_mut().zip(others) {
+            lines.read(member, seq, 0, &mut bytes_of_mut(&mut line[..])[..bytes]);
+        }
+        if self.out_of_place {
+            copy_within(memory, Span::input(0, *len), Span::user(0, *len));
+        }
+        let dst = memory.bytes_mut(Span::user(0, *len));
+        kernels::sum_lines(self.dtype, dst, self.me, &room[..self.world - 1])
     }
 
     /// Folds the others' contributions where they are shown. `false`: they cannot be reached there, and nothing has happened.
@@ -392,11 +420,11 @@ fn with_room<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     const MORE: usize = 128;
     if bytes <= 8 * LITTLE {
         let mut room = [0u64; LITTLE];
-        return f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
+        return f(&mut bytes_of_mut(&mut room[..])[..bytes]);
     }
     if bytes <= 8 * MORE {
         let mut room = [0u64; MORE];
-        return f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
+        return f(&mut bytes_of_mut(&mut room[..])[..bytes]);
     }
     thread_local! {
         static ROOM: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -407,7 +435,7 @@ fn with_room<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
         if room.len() < words {
             room.resize(words, 0);
         }
-        let result = f(&mut gaggle_core::raw::bytes_of_mut(&mut room[..])[..bytes]);
+        let result = f(&mut bytes_of_mut(&mut room[..])[..bytes]);
         kept.replace(room);
         result
     })
