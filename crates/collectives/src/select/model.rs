@@ -516,6 +516,44 @@ impl Level {
     }
 }
 
+impl Level {
+    /// Bytes through the busiest rank's link that are partial results; what is given counts as some where it is a sum already, of the ranks of a host.
+    fn partial(&self, kind: OpKind, algorithm: Algorithm, given: bool) -> u64 {
+        let (s, but_own) = (self.s, self.but_own());
+        let whole = match (kind, algorithm) {
+            (_, Algorithm::Fused) => 0,
+            (OpKind::AllReduce, Algorithm::RecursiveDoubling) => {
+                s.saturating_mul(self.log() + self.beyond())
+            }
+            (OpKind::AllReduce | OpKind::Reduce, Algorithm::Binomial | Algorithm::Knomial) => {
+                self.reduce(algorithm).bytes
+            }
+            (OpKind::AllReduce | OpKind::Reduce, Algorithm::DoubleTree) => s,
+            (OpKind::AllReduce, Algorithm::Exchange) => s.saturating_mul(self.others()),
+            (OpKind::Reduce, Algorithm::Direct) => s.saturating_mul(self.others()),
+            (OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter, _) => but_own,
+            _ => 0,
+        };
+        if given {
+            return whole;
+        }
+        // What is as the caller gave it.
+        let first = match (kind, algorithm) {
+            (OpKind::ReduceScatter, Algorithm::Ring) => s / self.p.max(1),
+            (_, Algorithm::Ring) => 0,
+            (_, Algorithm::HalvingDoubling | Algorithm::DoubleTree) if self.p > 2 => s / 2,
+            // Leaves.
+            (_, Algorithm::Knomial) => {
+                let leaves = (self.radix - 1).min(self.others());
+                s.saturating_mul(leaves)
+            }
+            (_, Algorithm::RecursiveDoubling | Algorithm::Binomial) => s,
+            _ => whole,
+        };
+        whole.saturating_sub(first)
+    }
+}
+
 impl Work {
     /// Around a ring every link has one sender all the time; where many send to one at once, or partners change, links are filled less well: with 4 and 8 hosts by 2 to 15 % (docs/benchmarks.md, rate-limited hosts). A 16th is taken.
     fn crowded(self, question: &Question<'_>, algorithm: Algorithm, ranks: u64) -> Work {
@@ -567,6 +605,22 @@ impl Work {
             copied: eighths(self.copied, rest),
             looks: eighths(self.looks, rest),
             mapped: eighths(self.mapped, rest),
+            ..self
+        }
+    }
+
+    /// Where partial results are kept in a wider type than what is given: of the bytes so many travel and are folded as such, and are made of the caller's elements and into them.
+    fn widened(self, partial: u64, codec: Codec, question: &Question<'_>) -> Work {
+        let plain = question.dtype.size() as u64;
+        let wide = question.dtype.accumulator().size() as u64;
+        if codec != Codec::None || plain >= wide {
+            return self;
+        }
+        let more = partial / plain.max(1) * (wide - plain);
+        Work {
+            bytes: self.bytes.saturating_add(more),
+            folded: self.folded.saturating_add(more),
+            copied: self.copied.saturating_add(more),
             ..self
         }
     }
@@ -670,6 +724,7 @@ fn predict_on_nodes(
         s: flat.s / shares.max(1),
         ..flat
     };
+    let partial = among.partial(question.kind, outer, inside.p > 1);
     let mut here = Work::default();
     let between = match (question.kind, outer) {
         (OpKind::AllReduce, Algorithm::Direct) if codec == Codec::None && among.lends(tables) => {
@@ -679,9 +734,13 @@ fn predict_on_nodes(
                 mapped: among.but_own(),
                 ..among.direct(OpKind::AllGather, true)
             };
-            among.direct(OpKind::ReduceScatter, false).then(gathered)
+            let scattered = among.direct(OpKind::ReduceScatter, false);
+            scattered.widened(partial, codec, question).then(gathered)
         }
-        _ => among.of(question, outer).in_codec(codec, question),
+        _ => among
+            .of(question, outer)
+            .widened(partial, codec, question)
+            .in_codec(codec, question),
     };
     let around = around.then(here);
     let (around, between) = match tables.crowded {
@@ -725,7 +784,11 @@ pub(super) fn predict(
             .saturating_add(between.on(&tables.between, inside.p));
     }
     let Some(outer) = algorithm.between_hosts() else {
-        let mut work = flat.of(question, algorithm).in_codec(codec, question);
+        let partial = flat.partial(question.kind, algorithm.planned(), false);
+        let mut work = flat
+            .of(question, algorithm)
+            .widened(partial, codec, question)
+            .in_codec(codec, question);
         if hosts.hosts.n == 1 {
             if tables.crowded {
                 work = work.shared(algorithm);
@@ -768,7 +831,11 @@ pub(super) fn predict(
         _ => inside.all_gather(Algorithm::Direct),
     };
     // The ranks of a host carry a share each over its one link, or one of them carries all.
-    let between = among.of(question, outer).in_codec(codec, question);
+    let partial = among.partial(question.kind, outer, inside.p > 1);
+    let between = among
+        .of(question, outer)
+        .widened(partial, codec, question)
+        .in_codec(codec, question);
     let between = between.crowded(question, outer, among.p);
     let turns = around
         .turns(&tables.inside)

@@ -1,7 +1,7 @@
 //! What is chosen, and why.
 
 use gaggle_collectives::{
-    Action, Call, Request, plan,
+    Action, Call, Cost, Request, plan,
     select::{
         Ineligible, LinkClass, MOST_PEERS, Overrides, Question, Selection, Tables, Why, choose,
     },
@@ -514,4 +514,57 @@ fn a_barrier_is_a_look_at_every_board_where_there_are_boards() {
     };
     let e = of(false, &asked).unwrap_err();
     assert!(e.to_string().contains("buffers mapped"), "{e}");
+}
+
+/// Partial results of 16-bit floats travel in 32 bits, which the plans that have none do without: the model counts as many bytes as the plans send.
+#[test]
+fn what_travels_in_a_wider_type_is_counted() {
+    // Bytes alone take time.
+    let class = LinkClass {
+        latency_ns: 0,
+        message_ns: 0,
+        bytes_per_us: 1,
+        fold_bytes_per_us: u64::MAX,
+        codec_bytes_per_us: u64::MAX,
+        look_ns: 0,
+        mapped_bytes_per_us: u64::MAX,
+    };
+    let tables = Tables::of(class, class);
+    let named = [
+        Algorithm::Ring,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Direct,
+        Algorithm::Exchange,
+    ];
+    for world in [2u32, 4, 8] {
+        let len = 1 << 16;
+        for algorithm in named {
+            for dtype in [DType::F32, DType::Bf16] {
+                let question = Question {
+                    algorithm: Some(algorithm),
+                    ..Question::new(OpKind::AllReduce, dtype, world, len)
+                };
+                let selection = choose(&tables, &Overrides::default(), &question).unwrap();
+                let predicted = selection.time().as_nanos() as u64 / 1000;
+                let request = Request {
+                    widen: dtype == DType::Bf16,
+                    ..crate::all_reduce(Reduce::Sum, algorithm, world, len)
+                };
+                let cost = Cost::of(&plan(&request).unwrap(), dtype).unwrap();
+                let sent = cost.bytes_sent;
+                // A 16th where several send to one.
+                let more = match (world, algorithm) {
+                    (2, _) | (_, Algorithm::Ring) => 0,
+                    _ => 1,
+                };
+                let low = sent;
+                let high = sent + more * sent / 16 + 16;
+                assert!(
+                    (low..=high).contains(&predicted),
+                    "{algorithm} of {dtype} among {world}: {predicted} for {sent}"
+                );
+            }
+        }
+    }
 }
