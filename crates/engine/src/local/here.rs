@@ -32,11 +32,12 @@ use std::{
 
 /// How long a call looks at the others' boards before the engine is told. Longer than it takes to wake a thread: else two ranks of which one has slept once sleep in turn for good, each while the other wakes. And about as long as a program beside them has a processor before it is the ranks' again: who sleeps meanwhile comes back to a processor that the other rank has just left.
 const SPELL: Duration = Duration::from_millis(1);
-/// Looks that most waits are over in.
-const FIRST_SPINS: u32 = 12;
+/// Looks that most waits are over in, one right after the other.
+const FIRST_SPINS: u32 = 64;
 /// Looks before others are let go first, and between two at the clock.
 const SPINS: u32 = 256;
 /// The same where ranks outnumber the processors.
+const CROWDED_FIRST_SPINS: u32 = 12;
 const CROWDED_SPINS: u32 = 64;
 /// How often others are let go first there, before the engine is told, and for how long.
 const YIELDS: u32 = 200;
@@ -322,7 +323,10 @@ impl<'a> Tries<'a> {
     fn of(shared: &'a Shared) -> Tries<'a> {
         Tries {
             shared,
-            left: FIRST_SPINS,
+            left: match shared.crowded {
+                true => CROWDED_FIRST_SPINS,
+                false => FIRST_SPINS,
+            },
             placed: false,
             turns: 0,
             since: None,
