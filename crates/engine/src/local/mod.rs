@@ -595,6 +595,12 @@ impl State {
         if small.is_none() && !fused::is_fused(choice, program) {
             return None;
         }
+        let layout = Layout::of(&choice.request, choice.kind, shape.dtype.size() as u64);
+        // Ranks that take turns on a processor have its cache in common.
+        let cache = match self.config.model().crowded {
+            true => 0,
+            false => writing::own_cache(),
+        };
         Some(Arc::new(Decision {
             hash: stable_hash(&[&descriptor.to_bytes()]),
             descriptor,
@@ -602,8 +608,7 @@ impl State {
             choice: choice.alike(),
             places: places.clone(),
             shape: *shape,
-            layout: Layout::of(&choice.request, choice.kind, shape.dtype.size() as u64)
-                .map(Arc::new),
+            layout: layout.map(|layout| Arc::new(layout.with_cache(cache))),
             rooms: Arc::clone(&self.locals.rooms),
             small,
             stream,

@@ -296,7 +296,10 @@ impl Staged {
             let from = memory.bytes(span);
             bytes += from.len() as u64;
             let to = self.window(me, self.place(&own, slice, cell), from.len())?;
-            self.room.writing().copy(to, Window::from(from));
+            match self.layout.stays() {
+                true => copy_window(to, Window::from(from), Stores::Streamed),
+                false => self.room.writing().copy(to, Window::from(from)),
+            }
         }
         self.filled += 1;
         self.raise(Flag::Filled, self.filled)?;
@@ -328,7 +331,10 @@ impl Staged {
         let mut stores = Stores::Cached;
         if self.layout.spreads() {
             // The others read it soon.
-            stores = self.room.writing().stores();
+            stores = match self.layout.stays() {
+                true => Stores::Streamed,
+                false => self.room.writing().stores(),
+            };
             let own = self.place(&self.record(), slice, cell);
             outputs.push(self.window(self.me(), own, dst.len())?);
         }

@@ -48,7 +48,12 @@ pub(crate) struct Layout {
     /// Elements of a cell.
     cell: u64,
     slices: u64,
+    /// Whether what is written stays in the cache of the processor that writes it.
+    stays: bool,
 }
+
+/// From so many bytes of staging memory on it matters where they are.
+const MATTERS: u64 = 128 << 10;
 
 impl Layout {
     /// Of a request for elements of `size` bytes; `None` for what does not go through staging memory.
@@ -122,7 +127,22 @@ impl Layout {
             size,
             cell,
             slices,
+            stays: false,
         })
+    }
+
+    /// Where a processor has a cache of so many bytes for itself: what is written there, other processors fetch more slowly than from memory, whatever they share beyond it.
+    pub(crate) fn with_cache(self, bytes: u64) -> Layout {
+        let used = self.len.saturating_mul(2 * self.size);
+        let used = used.saturating_add(self.bytes());
+        // The rest is for what else is at work.
+        let stays = self.bytes() >= MATTERS && used <= bytes / 4 * 3;
+        Layout { stays, ..self }
+    }
+
+    /// Whether that is so of this: then it is written past the caches.
+    pub(crate) fn stays(&self) -> bool {
+        self.stays
     }
 
     /// Bytes that all ranks' vectors have together.

@@ -17,6 +17,8 @@ struct Host {
     rooms: Vec<Arc<Rooms>>,
     groups: Vec<Arc<GroupInfo>>,
     ops: u64,
+    /// Bytes of the cache that each processor has for itself.
+    cache: u64,
 }
 
 impl Host {
@@ -35,6 +37,7 @@ impl Host {
             rooms: (0..world).map(|_| Arc::new(Rooms::default())).collect(),
             groups: (0..world).map(|me| Arc::new(group(me))).collect(),
             ops: 0,
+            cache: 0,
         }
     }
 
@@ -46,7 +49,8 @@ impl Host {
     fn side(&self, me: usize, case: &Case, most: u64) -> Side {
         let request = case.request(me as u32, self.world());
         let size = case.dtype.size() as u64;
-        let layout = Arc::new(Layout::cut(&request, case.kind, size, most).unwrap());
+        let layout = Layout::cut(&request, case.kind, size, most).unwrap();
+        let layout = Arc::new(layout.with_cache(self.cache));
         let memory = case.memory(me as u32, self.world());
         assert!(layout.fits(&memory), "{layout:?}");
         let folds = Folds {
@@ -434,6 +438,45 @@ fn all_types_and_weights_have_the_bits_of_a_fold_at_once() {
                     case.weights = vec![2.0, 0.0, 1.5, 0.25];
                     host.check(&case, 256, &mut rng);
                 }
+            }
+        }
+    }
+}
+
+/// What others read from a processor's own cache is written past it, where that is known; the results are the same.
+#[test]
+fn what_would_stay_in_a_cache_is_written_past_it() {
+    let layout = |kind, len, cache| {
+        let request = Case::new(kind, len).request(0, 2);
+        let layout = Layout::of(&request, kind, 4).unwrap();
+        layout.with_cache(cache).stays()
+    };
+    // Staging memory has four slots, of a vector each; and there are the vector and its result.
+    for (kilobytes, stays) in [
+        (0, false),
+        (16, false),
+        (32, true),
+        (128, true),
+        (256, false),
+    ] {
+        let len = kilobytes << 8;
+        assert_eq!(
+            layout(OpKind::AllReduce, len, 1 << 20),
+            stays,
+            "{kilobytes}"
+        );
+        assert!(!layout(OpKind::AllReduce, len, 0));
+    }
+    // A part of 64 KiB in one cell, and half of one.
+    assert!(layout(OpKind::AllGather, 16 << 10, 1 << 20));
+    assert!(!layout(OpKind::AllGather, 32 << 10, 1 << 20));
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    for world in WORLDS {
+        let mut host = Host::new(world);
+        host.cache = u64::MAX;
+        for kind in KINDS {
+            for len in [32 << 10, (32 << 10) + 1, 32_771] {
+                host.check(&Case::new(kind, len), 128 << 10, &mut rng);
             }
         }
     }
