@@ -11,8 +11,8 @@ use gaggle_core::{
     raw::{bytes_of, bytes_of_mut},
 };
 use gaggle_kernels::{
-    MixTerm, Source, Term, combine, combine_weighted, convert, decode, divide, encode, fold, mix,
-    recode, scale, weigh,
+    Line, MixTerm, Source, Term, combine, combine_weighted, convert, decode, divide, encode, fold,
+    mix, recode, scale, sum_lines, weigh,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -254,6 +254,52 @@ fn combine_equals_the_scalar_rules() {
                 }
             }
         }
+    }
+}
+
+/// Sums of a few elements of a few ranks have the bits of every other fold, or are not done.
+#[test]
+fn lines_are_summed_as_all_else_is() {
+    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
+        let most = size_of::<Line>() / dtype.size();
+        for (n, world) in (0..=most).flat_map(|n| (1..=8usize).map(move |world| (n, world))) {
+            let parts: Vec<Vec<u8>> = (0..world)
+                .map(|r| data(dtype, n, (n * 8 + r) as u64))
+                .collect();
+            for own in 0..world {
+                let mut lines = vec![Line::default(); world - 1];
+                let others = (0..world).filter(|r| *r != own);
+                for (line, r) in lines.iter_mut().zip(others) {
+                    bytes_of_mut(&mut line[..])[..n * dtype.size()].copy_from_slice(&parts[r]);
+                }
+                let terms: Vec<Term<'_>> = parts
+                    .iter()
+                    .map(|bytes| Term {
+                        source: Source::Bytes { bytes, dtype },
+                        weight: None,
+                    })
+                    .collect();
+                let mut want = parts[own].clone();
+                fold(dtype, Reduce::Sum, &mut want, &terms);
+                // Words, so that it is aligned.
+                let mut got = Line::default();
+                let got = &mut bytes_of_mut(&mut got[..])[..n * dtype.size()];
+                got.copy_from_slice(&parts[own]);
+                assert!(sum_lines(dtype, got, own, &lines));
+                assert_eq!(got, want, "{n} {dtype}, {own} of {world}");
+            }
+        }
+        let mut longer = vec![0u64; 7];
+        let longer = bytes_of_mut(&mut longer[..]);
+        assert!(!sum_lines(dtype, longer, 0, &[]));
+        let short = &mut longer[..8];
+        assert!(
+            !sum_lines(dtype, short, 2, &[Line::default()]),
+            "no such term"
+        );
+        let unaligned = &mut longer[1..9];
+        assert_eq!(sum_lines(dtype, unaligned, 0, &[]), dtype.size() == 1);
+        assert!(longer.iter().all(|b| *b == 0));
     }
 }
 
