@@ -289,7 +289,7 @@ fn lines_are_summed_as_all_else_is() {
                 assert_eq!(got, want, "{n} {dtype}, {own} of {world}");
             }
         }
-        let mut longer = vec![0u64; 7];
+        let mut longer = [0u64; 7];
         let longer = bytes_of_mut(&mut longer[..]);
         assert!(!sum_lines(dtype, longer, 0, &[]));
         let short = &mut longer[..8];
