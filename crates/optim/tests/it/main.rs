@@ -12,4 +12,5 @@ mod rules;
 mod settings;
 mod stability;
 mod vectors;
+mod verdicts;
 mod worlds;
