@@ -264,6 +264,14 @@ pub trait Rule<T: Float>: Send {
     fn period(&self) -> Option<u64> {
         None
     }
+    /// Steps from an exchange to its next one, where the rule counts them itself and lists its exchanges in those steps only: no driver can change that. `None`: it does not count. A rule around another one passes this on.
+    fn own_period(&self) -> Option<u64> {
+        None
+    }
+    /// Whether it cuts gradients itself, so that nothing around it has to. A rule around another one passes this on.
+    fn clips(&self) -> bool {
+        false
+    }
     /// Called between two steps when the topology has changed, and before a state is loaded: what is kept about neighbours is void.
     fn rewired(&mut self) {}
     /// Names those vectors of state whose length depends on the neighbours: a loaded one may have another. A rule around another one passes its names on.

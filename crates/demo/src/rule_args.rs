@@ -103,9 +103,15 @@ impl RuleArgs {
         let short = Short::of(algorithm);
         let period = self.period.or(short.period);
         // Of what is not said as much as fits what is.
-        let steps = period.unwrap_or(1);
-        let fragments = self.fragments.unwrap_or(4.min(steps));
-        let apart = steps.checked_div(fragments).unwrap_or(0);
+        let (fragments, delay) = match period {
+            Some(steps) => {
+                let fragments = self.fragments.unwrap_or(4.min(steps));
+                let apart = steps.checked_div(fragments).unwrap_or(0);
+                (fragments, 2.min(apart.saturating_sub(1)))
+            }
+            // Somebody else's rule knows its own period, and so what fits it.
+            None => (self.fragments.unwrap_or(common.fragments), common.delay),
+        };
         RuleConfig {
             // It averages in every step.
             period: period.filter(|_| algorithm != ALL_REDUCE),
@@ -116,7 +122,7 @@ impl RuleArgs {
             alpha: self.outer_alpha,
             gamma: self.gamma.unwrap_or(common.gamma),
             fragments,
-            delay: self.delay.unwrap_or(2.min(apart.saturating_sub(1))),
+            delay: self.delay.unwrap_or(delay),
             push_delay: self.delay.unwrap_or(common.push_delay),
             compressor: self.compressor.unwrap_or(common.compressor).seeded(seed),
             consensus_step: self.consensus_step.unwrap_or(common.consensus_step),
@@ -240,7 +246,7 @@ pub(crate) fn refused(
             };
             (flag_of(field), number(*value), what)
         }
-        ConfigError::NoLocalSteps { period, .. } => {
+        ConfigError::NoLocalSteps { period, .. } | ConfigError::OwnPeriod { period, .. } => {
             ("period", period.to_string(), error.to_string())
         }
         ConfigError::NoLocal { local, .. } => ("local", (*local).to_owned(), error.to_string()),

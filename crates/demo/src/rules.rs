@@ -64,7 +64,7 @@ impl Rules {
         self.added.iter().map(|a| (a.name, a.about))
     }
 
-    /// The rule of that name. Those that were added get a communication period and clipped gradients like the library's, where they do not see to that themselves.
+    /// The rule of that name. Those that were added get a communication period and clipped gradients like the library's, where they do not see to that themselves, as [`Rule::own_period`] and [`Rule::clips`] tell: a rule around another one passes those on.
     ///
     /// # Errors
     /// There is none, its settings make no sense, or a period is asked for and the rule has no local steps.
@@ -74,11 +74,11 @@ impl Rules {
         };
         let mut rule = (added.make)(config)?;
         if let Some(period) = config.period
-            && rule.period().unwrap_or(1) != period
+            && rule.period().or(rule.own_period()).unwrap_or(1) != period
         {
             rule = Box::new(Every::new(rule, period)?);
         }
-        if let Some(clip) = config.clip {
+        if let Some(clip) = config.clip.filter(|_| !rule.clips()) {
             rule = Box::new(Clipped::new(rule, clip)?);
         }
         Ok(rule)
@@ -131,6 +131,54 @@ mod tests {
         };
         assert!(rules.make("mine", &cut(1.0)).unwrap().whole());
         assert!(rules.make("mine", &cut(-1.0)).is_err());
+    }
+
+    /// A rule of the library by another name, as a rule around it would be: it counts its steps itself and cuts its gradients itself.
+    #[test]
+    fn added_rules_around_the_librarys_keep_their_periods_and_clip_once() {
+        let rules = Rules::default()
+            .with("mine", "streaming", |c| rule_by_name("streaming-diloco", c))
+            .with("fixed", "ten steps whatever is said", |_| {
+                let ten = RuleConfig {
+                    period: Some(10),
+                    fragments: 2,
+                    delay: 1,
+                    ..RuleConfig::default()
+                };
+                rule_by_name("streaming-diloco", &ten)
+            });
+        let config = RuleConfig {
+            period: Some(20),
+            fragments: 2,
+            delay: 1,
+            clip: Some(optim::Clip::Norm(1.0)),
+            ..RuleConfig::default()
+        };
+        let mine = rules.make("mine", &config).unwrap();
+        assert_eq!((mine.period(), mine.own_period()), (None, Some(20)));
+        assert!(mine.clips());
+        // Both make the same exchanges, and see the same gradients.
+        let mut one = mine;
+        let mut other = rule_by_name::<f32>("streaming-diloco", &config).unwrap();
+        let place = gaggle::core::Place {
+            rank: gaggle::Rank(0),
+            world: 1,
+        };
+        for rule in [&mut one, &mut other] {
+            rule.init(5, place);
+        }
+        let (mut a, mut b) = (vec![], vec![]);
+        for step in 0..50 {
+            let cx = gaggle::core::Cx::at(step, 0.1);
+            one.exchanges(&cx, &mut a);
+            other.exchanges(&cx, &mut b);
+        }
+        assert!(a == b && a.len() == 5, "{a:?}");
+        let e = rules.make("fixed", &config).err().unwrap().to_string();
+        assert_eq!(
+            e,
+            "period is 20; streaming-diloco counts its steps itself, and was made for 10"
+        );
     }
 
     #[test]

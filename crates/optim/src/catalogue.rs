@@ -219,17 +219,8 @@ pub fn rule_by_name<T: Float>(
     if let Some(period) = config.period {
         at_least_one("period", period)?;
         // Where it is not among a rule's own settings.
-        match rule.period() {
-            Some(own) if own == period => {}
-            // Streaming DiLoCo lists its own.
-            None if period == 1 || name == "streaming-diloco" => {}
-            Some(_) => return clipped(Box::new(Every::new(rule, period)?), config.clip),
-            None => {
-                return Err(ConfigError::NoLocalSteps {
-                    rule: name.into(),
-                    period,
-                });
-            }
+        if rule.period().or(rule.own_period()).unwrap_or(1) != period {
+            return clipped(Box::new(Every::new(rule, period)?), config.clip);
         }
     }
     clipped(rule, config.clip)

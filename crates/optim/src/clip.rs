@@ -94,6 +94,12 @@ impl<T: Float> Rule<T> for Clipped<T> {
     fn period(&self) -> Option<u64> {
         self.inner.period()
     }
+    fn own_period(&self) -> Option<u64> {
+        self.inner.own_period()
+    }
+    fn clips(&self) -> bool {
+        true
+    }
     fn rewired(&mut self) {
         self.inner.rewired();
     }

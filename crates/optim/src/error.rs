@@ -59,6 +59,16 @@ pub enum ConfigError {
         /// What was to be on the wire.
         codec: Codec,
     },
+    /// The rule counts its steps itself, and has been made for another period.
+    #[error("period is {period}; {rule} counts its steps itself, and was made for {own}")]
+    OwnPeriod {
+        /// Which rule.
+        rule: String,
+        /// Its own.
+        own: u64,
+        /// What was asked for.
+        period: u64,
+    },
     /// Every step of the rule communicates as it must.
     #[error("period is {period}; every step of {rule} communicates")]
     NoLocalSteps {

@@ -15,11 +15,14 @@ impl<T: Float> Every<T> {
     /// `inner`, of which every `period`-th step communicates.
     ///
     /// # Errors
-    /// `period` is 0, or above 1 for a rule without local steps.
+    /// `period` is 0, above 1 for a rule without local steps, or another than that of a rule that counts its steps itself.
     pub fn new(inner: Box<dyn Rule<T>>, period: u64) -> Result<Self, ConfigError> {
         at_least_one("period", period)?;
-        if period > 1 && inner.period().is_none() {
-            let rule = inner.name().to_owned();
+        let rule = inner.name().to_owned();
+        if let Some(own) = inner.own_period().filter(|own| *own != period) {
+            return Err(ConfigError::OwnPeriod { rule, own, period });
+        }
+        if period > 1 && inner.period().is_none() && inner.own_period().is_none() {
             return Err(ConfigError::NoLocalSteps { rule, period });
         }
         Ok(Every { inner, period })
@@ -47,6 +50,12 @@ impl<T: Float> Rule<T> for Every<T> {
     }
     fn period(&self) -> Option<u64> {
         self.inner.period().map(|_| self.period)
+    }
+    fn own_period(&self) -> Option<u64> {
+        self.inner.own_period()
+    }
+    fn clips(&self) -> bool {
+        self.inner.clips()
     }
     fn rewired(&mut self) {
         self.inner.rewired();

@@ -61,6 +61,12 @@ impl<T: Float> Rule<T> for Lookahead<T> {
     fn period(&self) -> Option<u64> {
         self.inner.period()
     }
+    fn own_period(&self) -> Option<u64> {
+        self.inner.own_period()
+    }
+    fn clips(&self) -> bool {
+        self.inner.clips()
+    }
     fn whole(&self) -> bool {
         self.inner.whole()
     }

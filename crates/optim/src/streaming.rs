@@ -142,6 +142,9 @@ impl<T: Float> Rule<T> for StreamingDiLoCo<T> {
         self.local.init(n);
         (self.phi, self.b) = (zeros(n), zeros(n));
     }
+    fn own_period(&self) -> Option<u64> {
+        Some(self.config.period)
+    }
     fn exchanges(&self, cx: &Cx, list: &mut Vec<Exchange>) {
         if let Some(p) = self.leaving(cx) {
             let one = Exchange::everyone(cx).slot(p as usize);
