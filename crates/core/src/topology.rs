@@ -98,6 +98,8 @@ pub struct MixingFacts {
     pub drawn: Option<Draw>,
     /// 1 where, over and over, what each rank has reaches all ranks at once: the product of the period's rounds is primitive, that is, strongly connected and aperiodic. c above 1: between c groups of ranks it only goes round, for ever. 0: some rank is never reached, or there is a round in which it hears of nobody, or nobody of it.
     pub cycle: u64,
+    /// The first round in which some rank keeps nothing of its own, its weight on itself being 0, and the first such rank; `None`: all keep something in every round.
+    pub keeps_nothing: Option<(u64, Rank)>,
     /// How disagreements move: for rules whose recursion is not stable on every topology.
     pub modes: Modes,
 }

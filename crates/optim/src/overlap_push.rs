@@ -4,7 +4,7 @@ use crate::{
     LocalRule,
     arith::zeros,
     error::{ConfigError, in_range},
-    stability::check_push,
+    stability::{check_push, unstable},
 };
 use gaggle_core::{
     At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable, With,
@@ -177,6 +177,16 @@ impl<T: Float> Rule<T> for OverlapPushSum<T> {
     }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
         let known = check_push(facts, lr)?;
+        // Whose weight is 0 has nothing to divide what comes by, and a message without weight brings such values.
+        if let Some((round, rank)) = facts.keeps_nothing {
+            return unstable(
+                format!(
+                    "in round {round} rank {rank} keeps no share of its own: while its messages are under way its weight is 0, what comes meanwhile cannot be divided by it, and sums over the ranks are lost",
+                    rank = rank.0
+                ),
+                "let every rank keep a share of its own in every round, as the push weights do, or use sgp, whose messages are not late",
+            );
+        }
         if self.delay == 1 {
             return Ok(known);
         }

@@ -175,6 +175,7 @@ mod tests {
             tree: false,
             drawn: None,
             cycle: 1,
+            keeps_nothing: None,
             modes: Modes::Between(-1.0 / 3.0, 0.804_738),
         }
     }

@@ -64,6 +64,11 @@ impl Circulant {
         (0..self.n).map(one).collect()
     }
 
+    /// What a rank puts on itself.
+    pub(crate) fn keep(&self) -> f64 {
+        self.keep
+    }
+
     pub(crate) fn sum(&self) -> f64 {
         self.keep + self.taps.iter().map(|(_, w)| w).sum::<f64>()
     }

@@ -6,7 +6,7 @@ use crate::{
     mixing::{self, Sparse, gcd, unreached},
     spectrum::extremes,
 };
-use gaggle_core::{MixingFacts, Modes, Topology};
+use gaggle_core::{MixingFacts, Modes, Rank, Topology};
 
 /// Rounds that stand for the period of a topology that never repeats.
 pub const NEVER_REPEATS: u64 = 64;
@@ -75,6 +75,11 @@ impl Rounds {
                     tree: *n <= 2 && rounds.len() == 1,
                     drawn: None,
                     cycle: circulant::cycle(rounds, *n),
+                    // All ranks do the same.
+                    keeps_nothing: rounds
+                        .iter()
+                        .position(|r| r.keep() <= 0.0)
+                        .map(|t| (t as u64, Rank(0))),
                     modes: circulant_modes(rounds, waves),
                 }
             }
@@ -102,6 +107,7 @@ impl Rounds {
                         && unreached(mixings).is_none(),
                     drawn: None,
                     cycle: mixing::cycle(mixings),
+                    keeps_nothing: keeps_nothing(mixings),
                     modes,
                 }
             }
@@ -197,6 +203,13 @@ fn sparse_modes(mixings: &[Sparse], symmetric: bool) -> Modes {
         }
         _ => Modes::Sparse(mixings.iter().map(Sparse::matrix).collect()),
     }
+}
+
+/// The first round and rank whose own weight is 0.
+fn keeps_nothing(mixings: &[Sparse]) -> Option<(u64, Rank)> {
+    let empty = |m: &Sparse| m.keep.iter().position(|w| *w <= 0.0);
+    let mut rounds = mixings.iter().enumerate();
+    rounds.find_map(|(t, m)| empty(m).map(|r| (t as u64, Rank(r as u32))))
 }
 
 /// Vectors without structure go through the rounds; who agrees on all of them agrees on everything.

@@ -112,6 +112,7 @@ fn facts() -> MixingFacts {
         tree: true,
         drawn: None,
         cycle: 1,
+        keeps_nothing: None,
         modes: Modes::Between(-0.2, 0.8),
     }
 }

@@ -260,6 +260,42 @@ fn checks_say_what_happens_on_any_graph() {
     assert!(n_refused > 20 && n_passed > 60, "{n_refused}, {n_passed}");
 }
 
+/// A message whose sender's weight is 0 brings values that nothing divides: OSGP says so, with who and when.
+#[test]
+fn overlap_push_sum_wants_every_rank_to_keep_a_share() {
+    for n in [3_u32, 5, 8] {
+        // Rank 1 gives everything away in round 2 of 3.
+        let one = move |keeps: bool| {
+            FromFn::new(
+                "one",
+                n as usize,
+                Some(3),
+                move |r: Rank, t, out: &mut Round| {
+                    let share = |r: u32| match r == 1 && t % 3 == 2 && !keeps {
+                        true => 1.0,
+                        false => 0.5,
+                    };
+                    out.from.push((Rank((r.0 + n - 1) % n), 1.0));
+                    out.to.push((Rank((r.0 + 1) % n), share(r.0)));
+                    out.keep = 1.0 - share(r.0);
+                },
+            )
+            .expect("there are ranks")
+        };
+        let check = |rule: &str, topology: &dyn Topology| {
+            let rule = rule_by_name::<f64>(rule, &RuleConfig::default()).unwrap();
+            rule.check(&facts(topology), 0.1)
+        };
+        let e = check("osgp", &one(false)).unwrap_err();
+        assert!(
+            e.limit.contains("in round 2 rank 1 keeps no share") && e.instead.contains("sgp"),
+            "{e}"
+        );
+        assert_eq!(check("sgp", &one(false)).unwrap(), Stability::Stable);
+        assert_eq!(check("osgp", &one(true)).unwrap(), Stability::Stable);
+    }
+}
+
 /// Push-sum is what remains on weights that are not doubly stochastic.
 #[test]
 fn rows_that_do_not_sum_to_one_are_for_push_sum() {
