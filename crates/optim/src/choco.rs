@@ -5,11 +5,11 @@ use crate::{
     arith::{fill, update, zeros},
     error::{ConfigError, in_range},
     recursion::Recursion,
-    stability::{check_gossip, unstable},
+    stability::{check_lr, check_means, check_smallest_eigenvalue, unstable},
 };
 use gaggle_core::{
-    At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rank, Rule, Stability, Unstable,
-    With,
+    At, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Modes, Place, Rank, Rule, Stability,
+    Unstable, With,
 };
 
 /// When CHOCO gossips with the copies x̂.
@@ -47,7 +47,7 @@ impl Default for ChocoConfig {
 /// Every rank keeps its own x̂ and a copy of each neighbour's. Copies are rounded as their owner's x̂ is, so that all agree to the last bit for ever, in every element type; a running average of them would drift away, and x with it. When neighbours change ([`Rule::rewired`]) all start from 0 again.
 /// One message per neighbour and step, of as many bytes as the compressor needs ([`Compressor::packed_len`]); state x̂ and its copies, n elements and n for each neighbour, and the local rule's. Any contractive compressor has the limit of DSGD-ATC with weights (1 − η)I + ηW (the paper's order), or of AWC with them (the released one); with [`Compressor::Identity`] and η = 1 it is DSGD-ATC. There is no floor from quantisation.
 ///
-/// [`Rule::check`] knows it to be stable for η < δ(1 − s)/(sβ(δ + β)), where s² = 1 − ω is what the compressor leaves out at most, δ = 1 − ‖W − J‖₂ and β = ‖I − W‖₂, for any doubly stochastic W: in the norms a of x − x̄ and b of x − x̂ a step is a⁺ ≤ (1 − ηδ)a + ηβsb, b⁺ ≤ ηβa + (1 + ηβ)sb, whose eigenvalues are then below 1. The paper's γ = δω/(16δ + δ² + 4β² + 2δβ² − 8δω), for symmetric W, is always smaller. Both are far from what many compressors take: above, it is [`Stability::Unchecked`].
+/// [`Rule::check`] knows it to be stable for η < δ(1 − s)/(sβ(δ + β)), where s² = 1 − ω is what the compressor leaves out at most, δ = 1 − ‖W − J‖₂ and β = ‖I − W‖₂, for any doubly stochastic W (where a static W is symmetric δ = 1 − λ₂ will do, with η up to 2/(δ + β)): in the norms a of x − x̄ and b of x − x̂ a step is a⁺ ≤ (1 − ηδ)a + ηβsb, b⁺ ≤ ηβa + (1 + ηβ)sb, whose eigenvalues are then below 1. The paper's γ = δω/(16δ + δ² + 4β² + 2δβ² − 8δω), for symmetric W, is always smaller. Both are far from what many compressors take: above, it is [`Stability::Unchecked`].
 /// Source: Koloskova et al. 2019, "Decentralized stochastic optimization and gossip algorithms with compressed communication", Algorithm 2.
 pub struct Choco<T> {
     config: ChocoConfig,
@@ -104,11 +104,17 @@ impl<T: Float> Choco<T> {
     fn known_limit(&self, facts: &MixingFacts) -> Option<f64> {
         let n = (self.n > 0).then_some(self.n);
         let s = (1.0 - self.config.compressor.quality(n)?).sqrt();
-        let delta = 1.0 - facts.contraction;
-        let beta = facts
-            .lambda_min
-            .map_or(1.0 + facts.contraction, |min| 1.0 - min);
-        Some(delta * (1.0 - s) / (s * beta * (delta + beta)))
+        // ‖(1 − η)I + ηW − J‖ ≤ 1 − ηδ is all that is asked of W: where its eigenvalues are real, for η up to 2/(δ + β), the largest of them gives δ, however near the smallest is to −1.
+        let (delta, beta, most) = match facts.modes {
+            Modes::Between(low, high) => (1.0 - high, 1.0 - low, 2.0 / (2.0 - low - high)),
+            _ => {
+                let beta = facts
+                    .lambda_min
+                    .map_or(1.0 + facts.contraction, |min| 1.0 - min);
+                (1.0 - facts.contraction, beta, 1.0)
+            }
+        };
+        Some((delta * (1.0 - s) / (s * beta * (delta + beta))).min(most))
     }
 }
 
@@ -225,12 +231,23 @@ impl<T: Float> Rule<T> for Choco<T> {
                 "a topology that is the same in every round, such as ring or static-exp",
             );
         }
-        let gossip = check_gossip(facts, lr)?;
-        // With nothing left out: x⁺ = (1 − η)x + ηWx.
+        check_lr(lr)?;
+        check_means(facts)?;
+        // With nothing left out: x⁺ = (1 − η)x + ηWx. With a part of the own value, W may have what it likes at −1.
         let eta = self.config.consensus_step;
         let whole = Recursion::new([[1.0 - eta, 0.0], [0.0, 0.0]], [[eta, 0.0], [0.0, 0.0]]);
         let whole = whole.check("choco", facts, "a smaller consensus_step")?;
-        if gossip != Stability::Stable || whole != Stability::Stable {
+        if self.config.order == ChocoOrder::Released && eta == 1.0 {
+            // As AWC: gradients come in beside the average.
+            check_smallest_eigenvalue(facts)?;
+            if whole != Stability::Stable && facts.cycle != 1 {
+                return unstable(
+                    "with a consensus_step of 1 values only go round among the ranks, and gradients beside them push disagreements outwards",
+                    "a smaller consensus_step",
+                );
+            }
+        }
+        if whole != Stability::Stable {
             return Ok(whole);
         }
         if self.config.compressor == Compressor::Identity {

@@ -3,7 +3,7 @@
 use crate::{
     LocalRule,
     error::{ConfigError, at_least_one, carries},
-    stability::{check_curvature, check_gossip, check_smallest_eigenvalue},
+    stability::{check_curvature, check_gossip, check_lr, check_mixing, check_smallest_eigenvalue},
 };
 use gaggle_core::{
     At, Codec, Cx, Exchange, Float, Local, MixedMean, MixingFacts, Place, Rule, Stability, Unstable,
@@ -124,12 +124,15 @@ impl<T: Float> Rule<T> for Diffusion<T> {
         }
     }
     fn check(&self, facts: &MixingFacts, lr: f64) -> Result<Stability, Unstable> {
+        // What is averaged after the step, or before the gradient, shrinks with it.
+        if self.order != Order::Awc {
+            check_lr(lr)?;
+            return check_mixing(facts);
+        }
         let gossip = check_gossip(facts, lr)?;
-        if self.order == Order::Awc {
-            check_smallest_eigenvalue(facts)?;
-            if let (Some(l), Stability::Stable) = (self.smoothness, &gossip) {
-                return check_curvature(facts, lr, self.local.step_limit(l));
-            }
+        check_smallest_eigenvalue(facts)?;
+        if let (Some(l), Stability::Stable) = (self.smoothness, &gossip) {
+            return check_curvature(facts, lr, self.local.step_limit(l));
         }
         Ok(gossip)
     }

@@ -84,11 +84,47 @@ fn only_small_consensus_steps_are_known_to_be_stable() {
         },
     );
     let turning = facts(&turning.unwrap());
-    assert!(
-        verdict("identity", 1.0, 0, &turning)
-            .unwrap_err()
-            .contains("not at all")
+    // At the limit where no part is kept, and well within it where one is.
+    assert!(matches!(
+        verdict("identity", 1.0, 0, &turning),
+        Ok(Stability::Marginal(_))
+    ));
+    assert_eq!(verdict("identity", 0.5, 0, &turning), Ok(Stability::Stable));
+    let released = |consensus_step| {
+        let rule = rule_by_name::<f64>(
+            "choco",
+            &RuleConfig {
+                compressor: Compressor::Identity,
+                choco_order: ChocoOrder::Released,
+                consensus_step,
+                ..RuleConfig::default()
+            },
+        );
+        rule.expect("in range").check(&turning, 0.1)
+    };
+    let e = released(1.0).unwrap_err();
+    assert!(e.instead.contains("smaller consensus_step"), "{e}");
+    assert_eq!(released(0.5).unwrap(), Stability::Stable);
+    // Weights with the eigenvalue −1, on a ring of four that keeps nothing: with a small enough step it is known to be stable, since the step keeps a part.
+    let halves = gaggle_topology::FromFn::new(
+        "halves",
+        4,
+        Some(1),
+        |r: Rank, _, out: &mut gaggle_core::Round| {
+            for d in [1, 3] {
+                out.from.push((Rank((r.0 + d) % 4), 0.5));
+                out.to.push((Rank((r.0 + d) % 4), 1.0));
+            }
+            out.keep = 0.0;
+        },
     );
+    let halves = facts(&halves.unwrap());
+    assert!(halves.contraction > 1.0 - 1e-12);
+    assert_eq!(verdict("identity", 0.3, 0, &halves), Ok(Stability::Stable));
+    assert!(matches!(
+        verdict("top-k:0.5", 0.3, 0, &halves),
+        Ok(Stability::Unchecked(_))
+    ));
 }
 
 /// Weights with a negative one, whose smallest eigenvalue is −2.2: |1 − η(1 − λ)| is 1.88 for η = 0.9, and 0.6 for 0.5.

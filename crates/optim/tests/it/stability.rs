@@ -3,7 +3,7 @@
 use crate::worlds::config;
 use gaggle_core::{Draw, MixingFacts, Rank, Round, Stability, Topology};
 use gaggle_optim::{
-    Decentralised, RuleConfig, rule_by_name,
+    Decentralised, NAMES, RuleConfig, rule_by_name,
     testing::{DenseMixer, lockstep},
 };
 use gaggle_topology::{CATALOGUE, FromFn, by_name, facts};
@@ -258,6 +258,61 @@ fn checks_say_what_happens_on_any_graph() {
         }
     }
     assert!(n_refused > 20 && n_passed > 60, "{n_refused}, {n_passed}");
+}
+
+/// Ranks that only pass their values on: orders whose average takes the gradient's step in stay bounded and are warned of, those with gradients beside the average grow and are refused.
+#[test]
+fn values_that_only_go_round_are_refused_where_gradients_push_them_outwards() {
+    for n in [2_usize, 3, 5, 8] {
+        let turning = || {
+            FromFn::new("turning", n, Some(1), move |r: Rank, _, out: &mut Round| {
+                let n = n as u32;
+                out.from.push((Rank((r.0 + n - 1) % n), 1.0));
+                out.to.push((Rank((r.0 + 1) % n), 1.0));
+                out.keep = 0.0;
+            })
+            .expect("there are ranks")
+        };
+        let facts = facts(&turning());
+        for name in NAMES {
+            let settings = config(name);
+            let checked = rule_by_name::<f64>(name, &settings)
+                .expect("in range")
+                .check(&facts, 0.05);
+            let what = format!("{name} of {n}");
+            let grown = {
+                let mut ranks: Vec<_> = DenseMixer::of(Arc::new(turning()))
+                    .into_iter()
+                    .map(|mixer| {
+                        let rule = rule_by_name(name, &settings).expect("in range");
+                        Decentralised::<f64>::unchecked(rule, Box::new(mixer), 1)
+                    })
+                    .collect();
+                let mut x: Vec<Vec<f64>> = (0..n).map(|i| vec![(1.3 * i as f64).sin()]).collect();
+                for _ in 0..2000 {
+                    let done = lockstep(&mut ranks, 0.05, &mut x, |_, x, g| g[0] = x[0]);
+                    done.expect("steps");
+                    if x.iter().any(|x| x[0].abs() > 1e100) {
+                        break;
+                    }
+                }
+                x.iter().map(|x| x[0].abs()).fold(0.0, f64::max)
+            };
+            match name {
+                "dsgd-atc" | "dsgd-cta" | "dmsgd" | "dmsgd-cta" => {
+                    assert!(matches!(checked, Ok(Stability::Marginal(_))), "{what}");
+                    assert!(grown < 1.0, "{what}: {grown}");
+                }
+                "dsgd-awc" | "dmsgd-awc" | "diging" | "gt-semi" | "gt-atc" => {
+                    assert!(checked.is_err(), "{what}: {checked:?}");
+                    assert!(grown > 1e3, "{what}: {grown}");
+                }
+                // Signs of doubts: whatever passes stays where numbers are.
+                _ if checked.is_ok() => assert!(grown < 10.0, "{what}: {grown}, {checked:?}"),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A message whose sender's weight is 0 brings values that nothing divides: OSGP says so, with who and when.
