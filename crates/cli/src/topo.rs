@@ -144,6 +144,13 @@ fn one(args: &TopoArgs, name: &str) -> Result<(), Failure> {
             why,
         })?;
     }
+    let rounds = topology.period().unwrap_or(gaggle_topology::NEVER_REPEATS);
+    if rounds as f64 * topology.world() as f64 > MOST_PARTS {
+        return Err(Failure::Topo(format!(
+            "{name} of {} ranks repeats after {rounds} rounds only, and all of them together take too long to measure; fewer ranks show the same, and `--svg` with up to 256 of them how it goes round",
+            topology.world()
+        )));
+    }
     let found = report(&*topology);
     crate::print(&match args.output.json {
         true => text::json(&found, args.output.bytes),
@@ -154,6 +161,9 @@ fn one(args: &TopoArgs, name: &str) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Ranks times rounds of a period that are measured at once: a few gigabytes.
+const MOST_PARTS: f64 = 2e7;
 
 /// Graphs with more edges than this in a round take long to measure, and nobody trains on them.
 const MOST_EDGES: f64 = 3e7;

@@ -705,6 +705,10 @@ fn topo_draws_and_refuses_nonsense() {
             "topo exp2 -n 4 --bytes -1",
             "invalid value '-1' for '--bytes",
         ),
+        (
+            "topo one-peer-over:star -n 10000",
+            "one-peer-over:star of 10000 ranks repeats after 9999 rounds only",
+        ),
         ("topo one-peer-over -n 8", "one-peer-over:NAME is wanted"),
         ("topo one-peer-over: -n 8", "one-peer-over:NAME is wanted"),
         ("topo compare -n 4 --left 2", "it is above 0 and below 1"),

@@ -98,8 +98,10 @@ impl Rounds {
                         Modes::Between(low, high) => low.abs().max(high.abs()),
                         _ => contraction(mixings, symmetric),
                     },
-                    lambda_min: match &mixings[..] {
-                        [only] if symmetric => Some(smallest_eigenvalue(only)),
+                    lambda_min: match (&mixings[..], &modes) {
+                        // Clearly below where agreement has been moved to, so not agreement itself.
+                        ([_], Modes::Between(low, _)) if *low < -1e-9 => Some(*low),
+                        ([only], _) if symmetric => Some(smallest_eigenvalue(only)),
                         _ => None,
                     },
                     repeats: true,
@@ -151,7 +153,10 @@ impl Rounds {
             Rounds::Sparse(mixings) => mixings
                 .chunks(1)
                 .take(most)
-                .map(|one| contraction(one, one[0].is_symmetric(TOLERANCE)))
+                .map(|one| match falls_apart(&one[0]) {
+                    true => 1.0,
+                    false => contraction(one, one[0].is_symmetric(TOLERANCE)),
+                })
                 .collect(),
         }
     }
@@ -203,6 +208,17 @@ fn sparse_modes(mixings: &[Sparse], symmetric: bool) -> Modes {
         }
         _ => Modes::Sparse(mixings.iter().map(Sparse::matrix).collect()),
     }
+}
+
+/// Whether a round keeps averages and leaves ranks without a way to each other: some disagreement stays whole, and none grows.
+fn falls_apart(round: &Sparse) -> bool {
+    let one = |sum: f64| (sum - 1.0).abs() <= TOLERANCE;
+    let weights = round.rows.iter().flatten().map(|e| &e.1);
+    round.world() > 1
+        && round.keep.iter().chain(weights).all(|w| *w >= 0.0)
+        && (0..round.world()).all(|i| one(round.row_sum(i)))
+        && round.column_sums().into_iter().all(one)
+        && unreached(std::slice::from_ref(round)).is_some()
 }
 
 /// The first round and rank whose own weight is 0.

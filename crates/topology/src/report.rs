@@ -95,7 +95,7 @@ impl Report {
 
 /// Measures `topology` over one period (the first [`crate::NEVER_REPEATS`] rounds of one that never repeats).
 ///
-/// Cost: as [`facts`](crate::facts), once more for each of eight rounds; topologies whose ranks all do the same at the same distances cost n² per round in simple operations, whatever their number.
+/// Cost: as [`facts`](crate::facts), once more for each of eight rounds where there are several; topologies whose ranks all do the same at the same distances cost n² per round in simple operations, whatever their number.
 pub fn report(topology: &dyn Topology) -> Report {
     let rounds = Rounds::of(topology);
     let n = topology.world();
@@ -114,9 +114,12 @@ pub fn report(topology: &dyn Topology) -> Report {
     Report {
         name: topology.name().into(),
         rate: per_round(&rounds, facts.contraction),
+        rounds: match rounds.len() {
+            1 => vec![facts.contraction],
+            _ => rounds.contractions(SHOWN),
+        },
         facts,
         repeats,
-        rounds: rounds.contractions(SHOWN),
         // What a random product comes to after many rounds is no promise.
         exact_after: repeats.then(|| rounds.exact_after()).flatten(),
         messages: sent as f64 / (period as f64 * n as f64),

@@ -779,6 +779,20 @@ fn a_report_tells_rates_and_costs() {
     assert_eq!(report(&stay).messages_until(0.5), f64::INFINITY);
 }
 
+/// Within a round machines keep to themselves, or ranks of them do: what one of them has and another has not stays whole.
+#[test]
+fn rounds_that_fall_apart_leave_a_disagreement_whole() {
+    for n in [8, 12, 1200] {
+        let found = report(&*by_name("inner-outer-ring:4", n).unwrap());
+        assert_eq!(found.rounds, [1.0; 4], "{n}");
+        let sound = found.facts.connected && found.is_doubly_stochastic();
+        assert!(sound && found.facts.contraction < 1.0, "{n}");
+    }
+    // λ_min above 0, where agreement is moved to.
+    let lazy = facts(&*by_name("lazy-chain", 4).unwrap());
+    assert!(lazy.lambda_min.is_some_and(|l| l > 0.05), "{lazy:?}");
+}
+
 #[test]
 fn ten_thousand_ranks_are_measured() {
     // Closed forms of circulant graphs, at a size where a dense matrix would have 10⁸ entries.
