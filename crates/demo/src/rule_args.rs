@@ -58,6 +58,12 @@ pub struct RuleArgs {
     /// β₂: of the Adams 0.999, inside diloco and streaming-diloco 0.95, of lion 0.99.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub beta2: Option<f64>,
+    /// β₃ of dadam, how slowly its second moment falls: 0.9.
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub beta3: Option<f64>,
+    /// How much less than whole a gradient goes into the momentum, from 0 to below 1: 0.
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub dampening: Option<f64>,
     /// ε: of the Adams and rmsprop 1e-8, damsgrad 1e-6, adagrad 1e-10, one-bit-adam 1e-3.
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub eps: Option<f64>,
@@ -131,6 +137,8 @@ impl RuleArgs {
             mu: self.mu,
             beta1: self.beta1.unwrap_or(common.beta1),
             beta2: self.beta2.or(common.beta2),
+            beta3: self.beta3.unwrap_or(common.beta3),
+            dampening: self.dampening.unwrap_or(common.dampening),
             eps: self.eps.or(short.eps).or(common.eps),
             weight_decay: self.weight_decay.unwrap_or(common.weight_decay),
             nesterov: self.nesterov,
@@ -205,6 +213,8 @@ impl RuleArgs {
             ("mu", real(self.mu)),
             ("beta1", real(self.beta1)),
             ("beta2", real(self.beta2)),
+            ("beta3", real(self.beta3)),
+            ("dampening", real(self.dampening)),
             ("eps", real(self.eps)),
             ("weight-decay", real(self.weight_decay)),
             ("clip-norm", real(self.clip_norm)),
@@ -304,6 +314,8 @@ fn flag_of(field: &str) -> &'static str {
         "mu" => "mu",
         "beta1" => "beta1",
         "beta2" => "beta2",
+        "beta3" => "beta3",
+        "dampening" => "dampening",
         "eps" => "eps",
         "weight_decay" => "weight-decay",
         "clip" => "clip-norm",
@@ -333,7 +345,7 @@ mod tests {
     fn flags_reach_the_rules() {
         let flags = "--period 7 --local momentum --outer-lr 0.6 --outer-momentum 0.8 --outer-alpha 0.4 \
              --global-period 5 --gamma 0.3 --fragments 3 --delay 1 --compressor qsgd:16 --consensus-step 0.2 --warm-up 9 \
-             --lookahead-steps 4 --mu 0.7 --beta1 0.8 --beta2 0.95 --eps 0.000001 --weight-decay 0.01 --clip-norm 2";
+             --lookahead-steps 4 --mu 0.7 --beta1 0.8 --beta2 0.95 --beta3 0.7 --dampening 0.1 --eps 0.000001 --weight-decay 0.01 --clip-norm 2";
         // Somebody else's rule may have a use for all of them.
         let rules = Rules::default().with("mine", "my own", |c| rule_by_name("dsgd-atc", c));
         let line = format!("gaggle-demo --algorithm mine --momentum 0.85 {flags}");
@@ -351,6 +363,7 @@ mod tests {
             (c.eps, c.weight_decay, c.momentum),
             (Some(1e-6), 0.01, 0.85)
         );
+        assert_eq!((c.beta3, c.dampening), (0.7, 0.1));
         assert!(c.clip.is_some() && !c.nesterov);
         let nesterov = parse("--algorithm qg-dmsgd --nesterov").unwrap();
         assert!(nesterov.rule_config("qg-dmsgd").nesterov);
@@ -499,6 +512,8 @@ mod tests {
             ("allreduce --clip-norm nan", "--clip-norm NaN: allreduce: "),
             ("dadam --beta2 1", &format!("--beta2 1: dadam: {below_one}")),
             ("dadam --beta1 -1", "--beta1 -1: dadam: "),
+            ("dadam --beta3 1", &format!("--beta3 1: dadam: {below_one}")),
+            ("dmsgd --dampening -1", "--dampening -1: dmsgd: "),
             (
                 "dadam --eps 0",
                 "--eps 0: dadam: it must be finite and above 0",

@@ -45,7 +45,11 @@ const TABLE: [Uses; 42] = [
     uses("dmsgd-cta", &["period"], MOMENTUM),
     uses("dadamw-atc", &["period"], ADAMW),
     uses("dadamw-awc", &["period"], ADAMW),
-    uses("dadam", &["beta1", "beta2", "eps", "weight-decay"], None),
+    uses(
+        "dadam",
+        &["beta1", "beta2", "beta3", "eps", "weight-decay"],
+        None,
+    ),
     uses("damsgrad", &["beta1", "beta2", "eps", "weight-decay"], None),
     uses("dmsgd-yu", &["period", "momentum", "weight-decay"], None),
     uses("dmsgd-ying", &["momentum", "weight-decay"], None),
@@ -128,7 +132,8 @@ impl Uses {
 /// The flags of a local step. Nesterov's may say so twice.
 fn of_step(kind: LocalKind) -> &'static [&'static str] {
     match kind {
-        LocalKind::Momentum | LocalKind::Nesterov => &["weight-decay", "momentum", "nesterov"],
+        LocalKind::Momentum => &["weight-decay", "momentum", "dampening", "nesterov"],
+        LocalKind::Nesterov => &["weight-decay", "momentum", "nesterov"],
         LocalKind::Ema => &["weight-decay", "momentum"],
         LocalKind::AdamW => &["weight-decay", "beta1", "beta2", "eps"],
         LocalKind::RmsProp | LocalKind::Adagrad => &["weight-decay", "eps"],
@@ -200,7 +205,7 @@ mod tests {
     }
 
     /// All flags of single algorithms, with values that make a difference within [`STEPS`] steps.
-    const FLAGS: [(&str, &str); 22] = [
+    const FLAGS: [(&str, &str); 24] = [
         ("period", "3"),
         ("local", "lion"),
         ("global-period", "2"),
@@ -218,6 +223,8 @@ mod tests {
         ("momentum", "0.5"),
         ("beta1", "0.5"),
         ("beta2", "0.9"),
+        ("beta3", "0.2"),
+        ("dampening", "0.5"),
         ("eps", "0.01"),
         ("weight-decay", "0.1"),
         ("nesterov", ""),
