@@ -3,7 +3,7 @@
 //! # Safety
 //! An [`OpMemory`] holds a raw pointer to the caller's buffer.
 //! For owned memory it keeps the regions; for borrowed memory its maker promises that the borrow outlives it.
-//! All access goes through spans that are checked against the lengths, under the engine's lock, one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
+//! All access goes through spans that are checked against the lengths, by one thread at a time (under the engine's lock, or on the calling thread before the engine has heard of the operation), one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
 
 use crate::arguments::Shape;
 use gaggle_collectives::{Buf, Span};

@@ -1,12 +1,13 @@
 //! The limit that loopback sets: two processes exchange the same bytes both ways at once over one TCP connection, and do nothing else.
 //!
-//! This program starts itself as both of them. Each has a thread that writes and one that reads; small messages, which fit the socket's buffer, are written and read by one. An exchange of S bytes each way is what a ring of two ranks cannot do without for an all-reduce of S bytes.
+//! This program starts itself as both of them. Each has one thread, which writes and reads in turn whatever the connection takes and has; small messages, which fit the socket's buffer, are written and then read. An exchange of S bytes each way is what a ring of two ranks cannot do without for an all-reduce of S bytes.
 
 use crate::judge::{Sample, median};
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     env, fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
     thread,
@@ -15,6 +16,8 @@ use std::{
 
 /// What fits a socket's buffer for certain, so that writing does not wait for the reader.
 const AT_ONCE: usize = 64 << 10;
+/// Most bytes written at a time, before what has come is read.
+const PIECE: usize = 256 << 10;
 /// Longest run of either end without a word from the other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -94,15 +97,53 @@ fn exchange(mut stream: &TcpStream, out: &[u8], back: &mut [u8]) -> Result<()> {
         stream.read_exact(back)?;
         return Ok(());
     }
-    thread::scope(|scope| -> Result<()> {
-        let writes = scope.spawn(move || stream.write_all(out));
-        let mut stream = stream;
-        stream.read_exact(back)?;
-        match writes.join() {
-            Ok(done) => Ok(done?),
-            Err(_) => bail!("the writing thread panicked"),
+    stream.set_nonblocking(true)?;
+    let (mut sent, mut come) = (0, 0);
+    while sent < out.len() || come < back.len() {
+        let piece = &out[sent..out.len().min(sent + PIECE)];
+        let written = moved(|| match piece.is_empty() {
+            true => Ok(0),
+            false => stream.write(piece),
+        })?;
+        let room = &mut back[come..];
+        let full = room.is_empty();
+        let read = moved(|| match full {
+            true => Ok(0),
+            false => stream.read(room),
+        })?;
+        if read == Some(0) && !full {
+            bail!("the other end has gone");
         }
-    })
+        let (written, read) = (written.unwrap_or(0), read.unwrap_or(0));
+        (sent, come) = (sent + written, come + read);
+        if written + read == 0 {
+            wait(stream, sent < out.len())?;
+        }
+    }
+    stream.set_nonblocking(false)?;
+    Ok(())
+}
+
+/// How many bytes have moved; `None` where none can now.
+fn moved(f: impl FnOnce() -> io::Result<usize>) -> Result<Option<usize>> {
+    match f() {
+        Ok(n) => Ok(Some(n)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Until something has come, or there is room for what is left to send.
+fn wait(stream: &TcpStream, sends: bool) -> Result<()> {
+    let events = match sends {
+        true => PollFlags::IN | PollFlags::OUT,
+        false => PollFlags::IN,
+    };
+    let patience = Timespec::try_from(PATIENCE)?;
+    match poll(&mut [PollFd::new(stream, events)], Some(&patience))? {
+        0 => bail!("nothing has come for {} s", PATIENCE.as_secs()),
+        _ => Ok(()),
+    }
 }
 
 /// Median and 95th percentile.

@@ -1,6 +1,6 @@
 //! Blocking calls on the caller's thread: as long as all members are at it, an operation on boards is carried out here, and the engine hears nothing of it.
 //!
-//! It takes no lock but its lane's, reads no clock unless it waits, and allocates nothing where the contribution is small.
+//! It takes no lock but its lane's, reads no clock unless it waits or times a copy (`writing`), and allocates nothing where the contribution is small and of few ranks.
 //! What is not over after a moment is handed to the engine in the state that it has reached.
 
 use super::{
@@ -196,6 +196,9 @@ impl Entry {
     fn run_fused(&self, shared: &Shared, op: &Op, slot: &mut Slot) -> Here {
         let d = &self.decision;
         if d.scratch_len() > 0 {
+            return Here::Not;
+        }
+        if slot.is_none() {
             return Here::Not;
         }
         let seq = {

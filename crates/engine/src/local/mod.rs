@@ -214,8 +214,11 @@ impl Decision {
 
     /// Takes the lane's next number, under the engine's lock.
     pub(crate) fn begin(&self, op: &Op, made: Made) -> (u64, OpStart) {
+        // With the boards in hand: nobody says on them that all before a later number is over while this one has not begun.
+        let mut lines = self.stream.lines();
         let seq = self.clock.take();
-        self.stream.lines().begin(seq);
+        lines.begin(seq);
+        drop(lines);
         (seq, self.start(op, seq, made))
     }
 

@@ -4,7 +4,7 @@
 //! One of them goes to a processor that has been idle for a while: its thread may use that alone for an instant, and then what it might use before.
 //! Beside a program that keeps the other processors busy they stay, which is the faster there.
 //!
-//! Where ranks outnumber the processors, none is idle: there they spread evenly, since an operation costs as many changes of threads as the fullest processor has ranks, less one.
+//! Where ranks outnumber the processors, none is idle: there they spread evenly over those that they may use, whatever else is at work, since an operation costs as many changes of threads as the fullest processor has ranks, less one.
 
 use crate::sync::Mutex;
 use std::time::{Duration, Instant};

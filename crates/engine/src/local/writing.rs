@@ -20,14 +20,27 @@ const LINE: usize = 64;
 /// A copy through the cache that takes longer per line has had to fetch each from afar: 7 ns and 25 ns were measured.
 const SLOW_NS: u128 = 14;
 
-/// Bytes of the second-level cache, which a processor has for itself on most machines; a common number where the system does not say.
+/// Bytes of the second-level cache, where each processor has one for itself; 0 where several share it, or the system does not say.
 pub(crate) fn own_cache() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
-    const COMMON: u64 = 1 << 20;
     *BYTES.get_or_init(|| {
-        let said = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
-        said.ok().and_then(|text| size(&text)).unwrap_or(COMMON)
+        let said = |what: &str| {
+            let file = format!("/sys/devices/system/cpu/cpu0/cache/index2/{what}");
+            std::fs::read_to_string(file).ok()
+        };
+        match (said("shared_cpu_list"), said("size")) {
+            (Some(list), Some(bytes)) => of_one(&list, &bytes),
+            _ => 0,
+        }
     })
+}
+
+/// Bytes of a cache that one processor has for itself.
+fn of_one(processors: &str, bytes: &str) -> u64 {
+    match processors.trim().parse::<u32>() {
+        Ok(_) => size(bytes).unwrap_or(0),
+        Err(_) => 0,
+    }
 }
 
 /// `1024K`, in bytes.
@@ -109,7 +122,11 @@ mod tests {
         ] {
             assert_eq!(size(other), None, "{other}");
         }
-        assert!(own_cache() > 0);
+        assert_eq!(of_one("0\n", "1024K\n"), 1 << 20);
+        assert_eq!(of_one("0", "?"), 0);
+        for shared in ["0-1\n", "0,64", ""] {
+            assert_eq!(of_one(shared, "1024K"), 0, "{shared}");
+        }
     }
 
     #[test]
