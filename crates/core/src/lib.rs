@@ -61,7 +61,7 @@ pub use store::Store;
 pub use topology::{Draw, Form, MixingFacts, Modes, Round, Topology};
 pub use transport::{
     Announced, Armed, Dir, Down, HEAD_MAX, Inlet, LinkStats, Outlet, Piece, Room, SharedMemory,
-    Sink, Transfer, Transport, TransportError, Verdict, Wake, XferId,
+    Sink, Transfer, Transport, TransportError, Verdict, Visit, Wake, XferId,
 };
 pub use words::{OBSERVE, PUBLISH, Words};
 

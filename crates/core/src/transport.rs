@@ -401,6 +401,31 @@ pub trait SharedMemory: Send + Sync {
         let _ = bytes;
         None
     }
+    /// Whether the ranks are all threads of this process, so that they [lend](SharedMemory::lend) each other ordinary memory.
+    fn is_one_process(&self) -> bool {
+        false
+    }
+    /// Lends bytes of this rank's that are in no heap, to be reached by the ranks that are threads of this process; the number by which they [visit](SharedMemory::visit) them, never 0. `None` where the ranks are not all of one process.
+    ///
+    /// # Safety
+    /// The bytes stay valid for reads and writes until [`recall`](SharedMemory::recall) of the number has returned, and nobody reaches them meanwhile but in the order that the operation's steps give.
+    unsafe fn lend(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        let _ = (at, bytes);
+        None
+    }
+    /// Ends a loan of this rank's: on return nobody is at its bytes, and nobody will be. Waits for whoever is, which is one step over memory at most.
+    fn recall(&self, number: u64) {
+        let _ = number;
+    }
+    /// Bytes that a rank lends, from number `at` on; `None` where it does not lend them, or not any more. To be left by [`leave`](SharedMemory::leave), soon and without waiting for anything: [`Visit`] does that.
+    fn visit(&self, rank: Rank, number: u64, at: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        let _ = (rank, number, at, bytes);
+        None
+    }
+    /// Ends a visit.
+    fn leave(&self, rank: Rank, number: u64) {
+        let _ = (rank, number);
+    }
     /// `n` words of a rank's heap, as long as they are kept: for what is looked at again and again. `None` where that heap is not mapped or does not have them.
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
         let _ = (rank, place, n);
@@ -414,6 +439,51 @@ pub trait SharedMemory: Send + Sync {
     fn announced(&self, rank: Rank, name: u64) -> Announced {
         let _ = (rank, name);
         Announced::Never
+    }
+}
+
+/// A stay at bytes that a rank lends; it ends when this is dropped.
+pub struct Visit<'a> {
+    memory: &'a dyn SharedMemory,
+    rank: Rank,
+    number: u64,
+    window: WindowMut<'a>,
+}
+
+impl<'a> Visit<'a> {
+    /// As [`SharedMemory::visit`].
+    pub fn begin(
+        memory: &'a dyn SharedMemory,
+        rank: Rank,
+        number: u64,
+        at: u64,
+        bytes: usize,
+    ) -> Option<Visit<'a>> {
+        let window = memory.visit(rank, number, at, bytes)?;
+        Some(Visit {
+            memory,
+            rank,
+            number,
+            window,
+        })
+    }
+
+    /// The bytes, for as long as it lasts.
+    pub fn window(&self) -> WindowMut<'_> {
+        self.window
+    }
+}
+
+impl std::fmt::Debug for Visit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let part = (self.rank, self.number, self.window.len());
+        f.debug_tuple("Visit").field(&part).finish()
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.memory.leave(self.rank, self.number);
     }
 }
 

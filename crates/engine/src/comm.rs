@@ -221,8 +221,8 @@ impl EngineComm {
                 .map_err(|e| plan_error(name, &e))
                 .and_then(|meeting| {
                     let data = std::mem::replace(&mut program, meeting);
-                    let shared = state.shared.as_deref();
-                    fused::prepare(choice, data, result.take(), &memory, &self.info, shared)
+                    let shared = state.shared.as_ref();
+                    fused::prepare(choice, data, result.take(), &mut memory, &self.info, shared)
                 });
             match meeting {
                 Ok((records, fused)) => {
@@ -468,11 +468,20 @@ impl Communicator for EngineComm {
     fn explain(&self, op: &Op, dtype: DType, len: usize) -> Result<String, Error> {
         let shape = self.shape(op, dtype, len)?;
         let (choice, _) = self.prepare(op, &shape)?;
-        let config = self.shared.state.lock().config.clone();
+        let (config, one_process) = {
+            let state = self.shared.state.lock();
+            let lends = state.shared.as_ref().is_some_and(|s| s.is_one_process());
+            (state.config.clone(), lends)
+        };
         let why = explain(op, &self.info, &self.places, &shape, &config)?;
         let staged = Layout::of(&choice.request, choice.kind, dtype.size() as u64)
             .filter(|_| choice.request.call.algorithm() == Algorithm::Fused)
-            .map_or_else(String::new, |layout| format!(" {layout}"));
+            .map_or_else(String::new, |layout| match one_process {
+                true if fused::takes_lent(&choice) => {
+                    " It takes ordinary memory where it lies: all ranks are of one process.".into()
+                }
+                _ => format!(" {layout}"),
+            });
         Ok(format!("{} by {why}{staged}", choice.kind.name()))
     }
 

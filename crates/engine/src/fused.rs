@@ -22,7 +22,7 @@ use crate::{
 use gaggle_collectives::{Call, Request, Span};
 use gaggle_core::{
     Algorithm, Counts, Error, GroupInfo, OpId, OpKind, Owned, Rank, Reduce, Region, SharedMemory,
-    Stores, Weight, Window, WindowMut, copy_window, descriptor::stable_hash,
+    Stores, Visit, Weight, Window, WindowMut, copy_window, descriptor::stable_hash,
 };
 use gaggle_kernels as kernels;
 use smallvec::SmallVec;
@@ -38,10 +38,14 @@ pub(crate) struct Record {
     pub(crate) mapped: bool,
     /// The place of its contribution.
     contribution: u64,
+    /// By which number it is lent, where it is ordinary memory, whose places count from its beginning; 0: it is in the heap.
+    contribution_lent: u64,
     /// Which element of the whole vector the contribution begins with.
     first: u64,
     /// The place of its result, where others write to it.
     result: u64,
+    /// As `contribution_lent`.
+    result_lent: u64,
     /// How many operations it had given up before.
     given_up: u64,
     weight: u64,
@@ -68,7 +72,7 @@ impl Record {
         }
     }
 
-    pub(crate) const WORDS: usize = 6 + StagingRecord::WORDS;
+    pub(crate) const WORDS: usize = 8 + StagingRecord::WORDS;
 
     pub(crate) fn to_words(self) -> [u64; Record::WORDS] {
         let mapped = u64::from(self.mapped);
@@ -76,8 +80,10 @@ impl Record {
         [
             mapped,
             self.contribution,
+            self.contribution_lent,
             self.first,
             self.result,
+            self.result_lent,
             self.given_up,
             self.weight,
             place,
@@ -90,8 +96,10 @@ impl Record {
         let [
             mapped,
             contribution,
+            contribution_lent,
             first,
             result,
+            result_lent,
             given_up,
             weight,
             ref staging @ ..,
@@ -102,8 +110,10 @@ impl Record {
         Some(Record {
             mapped: mapped == 1,
             contribution,
+            contribution_lent,
             first,
             result,
+            result_lent,
             given_up,
             weight,
             staging: StagingRecord::of_words(staging)?,
@@ -136,6 +146,25 @@ pub(crate) struct Members {
     pub(crate) void: bool,
 }
 
+/// A member's bytes, where they are.
+enum There<'a> {
+    Mapped(WindowMut<'a>),
+    Lent(Visit<'a>),
+    /// The member has taken them back: the operation has failed there.
+    Recalled,
+}
+
+impl There<'_> {
+    /// `None` where they have been taken back.
+    fn window(&self) -> Option<WindowMut<'_>> {
+        match self {
+            There::Mapped(window) => Some(*window),
+            There::Lent(visit) => Some(visit.window()),
+            There::Recalled => None,
+        }
+    }
+}
+
 /// What all ranks call an operation where they mark it as given up.
 pub(crate) fn name_of(id: OpId) -> u64 {
     let id = data_id(id);
@@ -159,6 +188,11 @@ pub(crate) fn is_fused(choice: &Choice, program: &Program) -> bool {
 /// Whether this rank's part of a fused plan is carried out where its buffers lie. Not where what comes belongs where what others read is: staging memory holds that, without another copy.
 pub(crate) fn reads_where_it_lies(choice: &Choice) -> bool {
     choice.kind != OpKind::AllToAll || choice.request.out_of_place
+}
+
+/// Whether ordinary memory of ranks of one process is taken where it lies.
+pub(crate) fn takes_lent(choice: &Choice) -> bool {
+    choice.algorithm != Algorithm::Staged && reads_where_it_lies(choice)
 }
 
 /// What the first operation does: each tells everybody its record.
@@ -196,9 +230,9 @@ pub(crate) fn prepare(
     choice: Choice,
     program: Arc<Program>,
     result: Option<Span>,
-    memory: &OpMemory,
+    memory: &mut OpMemory,
     group: &GroupInfo,
-    shared: Option<&dyn SharedMemory>,
+    shared: Option<&Arc<dyn SharedMemory>>,
 ) -> Result<(OpMemory, Box<Fused>), Error> {
     let own = record(&choice, memory, group, shared);
     let world = choice.request.world as usize;
@@ -218,15 +252,17 @@ pub(crate) fn prepare(
 
 pub(crate) fn record(
     choice: &Choice,
-    memory: &OpMemory,
+    memory: &mut OpMemory,
     group: &GroupInfo,
-    shared: Option<&dyn SharedMemory>,
+    shared: Option<&Arc<dyn SharedMemory>>,
 ) -> Record {
     let mut record = Record {
         mapped: false,
         contribution: 0,
+        contribution_lent: 0,
         first: first_element(&choice.request),
         result: 0,
+        result_lent: 0,
         given_up: 0,
         weight: choice.weight.bits(),
         staging: StagingRecord::default(),
@@ -239,9 +275,11 @@ pub(crate) fn record(
         return record;
     }
     record.given_up = shared.given_up(group.world_ranks[group.rank.idx()]);
-    if choice.algorithm == Algorithm::Staged || !reads_where_it_lies(choice) {
+    if !takes_lent(choice) {
         return record;
     }
+    // In the heap, or lent.
+    type Place = Option<(u64, u64)>;
     let place = |(at, bytes)| match bytes {
         0 => Some(0),
         _ => shared.place(at, bytes),
@@ -251,22 +289,33 @@ pub(crate) fn record(
         OpKind::Gather => choice.root != group.rank,
         _ => true,
     };
-    let contribution = match read {
-        true => place(memory.contribution()),
-        false => Some(0),
+    let contribution: Place = match read {
+        true => match place(memory.contribution()) {
+            Some(place) => Some((place, 0)),
+            None => memory.lend_contribution(shared).map(|lent| (0, lent)),
+        },
+        false => Some((0, 0)),
     };
-    let result = match choice.kind {
-        // Others write to it: it is severed if that goes wrong.
+    let result: Place = match choice.kind {
+        // Others write to it: it is severed, or recalled, if that goes wrong.
         OpKind::AllReduce => {
             let (at, bytes) = memory.result();
-            let severable = bytes == 0 || shared.is_alone(at, bytes);
-            place((at, bytes)).filter(|_| severable)
+            let severable = |_: &u64| bytes == 0 || shared.is_alone(at, bytes);
+            match place((at, bytes)).filter(severable) {
+                Some(place) => Some((place, 0)),
+                None => memory.lend_result(shared).map(|lent| (0, lent)),
+            }
         }
-        _ => Some(0),
+        _ => Some((0, 0)),
     };
-    if let (Some(contribution), Some(result)) = (contribution, result) {
-        (record.contribution, record.result) = (contribution, result);
-        record.mapped = true;
+    match (contribution, result) {
+        (Some((place, lent)), Some((to, to_lent))) => {
+            (record.contribution, record.contribution_lent) = (place, lent);
+            (record.result, record.result_lent) = (to, to_lent);
+            record.mapped = true;
+        }
+        // Nobody is told of it.
+        _ => memory.recall(),
     }
     record
 }
@@ -416,14 +465,13 @@ impl Members {
         at: u64,
         bytes: usize,
         size: u64,
-    ) -> Result<WindowMut<'_>, Error> {
+    ) -> Result<There<'_>, Error> {
         let r = &self.records[member];
         let place = at
             .checked_sub(r.first)
             .and_then(|n| n.checked_mul(size))
             .and_then(|n| n.checked_add(r.contribution));
-        let window = place.and_then(|place| self.shared.window(world, place, bytes));
-        window.ok_or_else(|| outside(world))
+        self.there(world, r.contribution_lent, place, bytes)
     }
 
     /// Where elements are in a member's result.
@@ -434,11 +482,26 @@ impl Members {
         at: u64,
         bytes: usize,
         size: u64,
-    ) -> Result<WindowMut<'_>, Error> {
+    ) -> Result<There<'_>, Error> {
         let r = &self.records[member];
         let place = at.checked_mul(size).and_then(|n| n.checked_add(r.result));
-        let window = place.and_then(|place| self.shared.window(world, place, bytes));
-        window.ok_or_else(|| outside(world))
+        self.there(world, r.result_lent, place, bytes)
+    }
+
+    fn there(
+        &self,
+        world: Rank,
+        lent: u64,
+        place: Option<u64>,
+        bytes: usize,
+    ) -> Result<There<'_>, Error> {
+        let place = place.ok_or_else(|| outside(world))?;
+        if lent == 0 {
+            let window = self.shared.window(world, place, bytes);
+            return window.map(There::Mapped).ok_or_else(|| outside(world));
+        }
+        let visit = Visit::begin(&*self.shared, world, lent, place, bytes);
+        Ok(visit.map_or(There::Recalled, There::Lent))
     }
 
     /// Looks whether somebody has given up; then nothing that was read counts.
@@ -490,8 +553,11 @@ impl OpState {
             }
         };
         if fits == Ok(true) && len > 0 {
-            if let Err(error) = self.fold_windows(&members, at, len) {
-                self.broken.get_or_insert(error);
+            match self.fold_windows(&members, at, len) {
+                Ok(all_there) => members.void |= !all_there,
+                Err(error) => {
+                    self.broken.get_or_insert(error);
+                }
             }
             members.look(&self.group);
         }
@@ -499,7 +565,8 @@ impl OpState {
         fits.is_ok()
     }
 
-    fn fold_windows(&mut self, members: &Members, at: u64, len: u64) -> Result<(), Error> {
+    /// `false`: somebody has taken its memory back, and nothing was written.
+    fn fold_windows(&mut self, members: &Members, at: u64, len: u64) -> Result<bool, Error> {
         let dtype = self.memory.shape().dtype;
         let size = dtype.size() as u64;
         let (me, world) = (self.group.rank.idx(), members.records.len());
@@ -510,28 +577,49 @@ impl OpState {
         let stores = self.stores(world as u64);
         let (to, beside) = self.memory.split(Span::user(at, len));
         let to = WindowMut::from(to);
+        // All of them first: nobody's memory is kept while another's is waited for, since nobody waits.
+        let mut there = SmallVec::<[(There<'_>, Option<There<'_>>); 16]>::new();
+        for (m, record) in members.records.iter().enumerate().filter(|(m, _)| *m != me) {
+            let peer = self.group.world_ranks[m];
+            let result = members.result(peer, m, at, to.len(), size)?;
+            // It is not read, so that there need be none.
+            let read = weight(record) != Some(Weight::ZERO);
+            let contribution = read.then(|| members.contribution(peer, m, at, to.len(), size));
+            there.push((result, contribution.transpose()?));
+        }
         let mut outputs = SmallVec::<[WindowMut<'_>; 16]>::new();
         let mut terms = SmallVec::<[kernels::Term<'_>; 16]>::new();
         // This rank's own first: it is where the operand of this rank is, in place.
         outputs.push(to);
+        let mut others = there.iter();
         for (m, record) in members.records.iter().enumerate() {
-            let peer = self.group.world_ranks[m];
             let weight = weight(record);
-            let window = match (m == me, in_place) {
-                (true, true) => to.into(),
-                (true, false) => Window::from(beside.get(Span::input(at, len)).unwrap_or(&[])),
-                // It is not read, so that there need be none.
-                (false, _) if weight == Some(Weight::ZERO) => to.into(),
-                (false, _) => members.contribution(peer, m, at, to.len(), size)?.into(),
+            let window = if m == me {
+                match in_place {
+                    true => to.into(),
+                    false => Window::from(beside.get(Span::input(at, len)).unwrap_or(&[])),
+                }
+            } else {
+                let Some((result, contribution)) = others.next() else {
+                    return Ok(false);
+                };
+                let Some(result) = result.window() else {
+                    return Ok(false);
+                };
+                outputs.push(result);
+                match contribution {
+                    None => to.into(),
+                    Some(contribution) => match contribution.window() {
+                        Some(window) => window.into(),
+                        None => return Ok(false),
+                    },
+                }
             };
             let source = kernels::Source::Window { window, dtype };
             terms.push(kernels::Term { source, weight });
-            if m != me {
-                outputs.push(members.result(peer, m, at, to.len(), size)?);
-            }
         }
         kernels::fold_windows(dtype, reduce, &outputs, &terms, how, stores);
-        Ok(())
+        Ok(true)
     }
 
     /// How results are stored that lie elsewhere than what they come from, where all members read and write as much as this one.
@@ -558,21 +646,25 @@ impl OpState {
                 OpKind::ReduceScatter | OpKind::AllToAll | OpKind::Scatter => src.at,
                 _ => dst.at,
             };
-            if let Err(error) = self.copy_tiles(&members, from, at, dst) {
-                self.broken.get_or_insert(error);
+            match self.copy_tiles(&members, from, at, dst) {
+                Ok(all_there) => members.void |= !all_there,
+                Err(error) => {
+                    self.broken.get_or_insert(error);
+                }
             }
             members.look(&self.group);
         }
         self.members = Some(members);
     }
 
+    /// `false`: the member has taken its memory back.
     fn copy_tiles(
         &mut self,
         members: &Members,
         from: Rank,
         at: u64,
         dst: Span,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let dtype = self.memory.shape().dtype;
         let (size, to_type) = (dtype.size(), self.memory.type_of(dst.buf));
         let (peer, member) = (self.group.world_ranks[from.idx()], from.idx());
@@ -580,8 +672,11 @@ impl OpState {
             let stores = self.stores(members.records.len() as u64);
             let to = WindowMut::from(self.memory.bytes_mut(dst));
             let from = members.contribution(peer, member, at, to.len(), size as u64)?;
-            copy_window(to, from.into(), stores);
-            return Ok(());
+            let Some(window) = from.window() else {
+                return Ok(false);
+            };
+            copy_window(to, window.into(), stores);
+            return Ok(true);
         }
         // 16-bit elements are combined in a wider type.
         let tile = TILE / size;
@@ -592,7 +687,11 @@ impl OpState {
                 let room = &mut room[..n as usize * size];
                 let (lo, bytes) = (at + done, room.len());
                 let from = members.contribution(peer, member, lo, bytes, size as u64)?;
-                Window::from(from).read(0, room);
+                let Some(window) = from.window() else {
+                    return Ok(false);
+                };
+                Window::from(window).read(0, room);
+                drop(from);
                 let span = Span {
                     at: dst.at + done,
                     len: n,
@@ -601,7 +700,7 @@ impl OpState {
                 kernels::convert(self.memory.bytes_mut(span), to_type, room, dtype);
                 done += n;
             }
-            Ok(())
+            Ok(true)
         })
     }
 }

@@ -5,7 +5,7 @@
 //! For owned memory it keeps the regions; for borrowed memory its maker promises that the borrow outlives it.
 //! All access goes through spans that are checked against the lengths, by one thread at a time (under the engine's lock, or on the calling thread before the engine has heard of the operation), one mutable span at a time; the only readers elsewhere are peers in the same process to whom a span was lent, and the plan's checker has proved that no step writes a span that is being sent.
 
-use crate::arguments::Shape;
+use crate::{arguments::Shape, sync::Arc};
 use gaggle_collectives::{Buf, Span};
 use gaggle_core::{
     Borrowed, Cause, DType, Error, Loan, Owned, Region, SharedMemory, Space, WindowMut,
@@ -14,6 +14,8 @@ use std::ptr::NonNull;
 
 /// What an operation works on.
 pub(crate) struct OpMemory {
+    /// What others are at, or may be: first, so that it is dropped before the memory is.
+    lent: Lent,
     user: NonNull<u8>,
     user_bytes: usize,
     user_type: DType,
@@ -54,6 +56,7 @@ impl OpMemory {
             }
         }
         Ok(OpMemory {
+            lent: Lent::default(),
             user,
             user_bytes: len * user_type.size(),
             user_type,
@@ -85,6 +88,7 @@ impl OpMemory {
             return Err(two_types(other, view.dtype()));
         }
         Ok(OpMemory {
+            lent: Lent::default(),
             user: view.as_ptr(),
             user_bytes: view.len() * view.dtype().size(),
             user_type: view.dtype(),
@@ -143,10 +147,42 @@ impl OpMemory {
         (self.user, self.user_bytes)
     }
 
+    /// Lends what this rank gives to the other threads of its process; its number.
+    pub(crate) fn lend_contribution(&mut self, shared: &Arc<dyn SharedMemory>) -> Option<u64> {
+        if !self.has_input {
+            return self.lend_result(shared);
+        }
+        if self.lent.contribution == 0 {
+            // SAFETY: as in `lend_result`; what is only read here is read by the others, too.
+            self.lent.contribution = unsafe { shared.lend(self.input, self.input_bytes) }?;
+            self.lent.shared = Some(Arc::clone(shared));
+        }
+        Some(self.lent.contribution)
+    }
+
+    /// Lends what is written to the other threads of its process; its number.
+    pub(crate) fn lend_result(&mut self, shared: &Arc<dyn SharedMemory>) -> Option<u64> {
+        if self.lent.result == 0 {
+            // SAFETY: this value has the memory until it is dropped or taken apart, which recall the loan before; the plan's checker has proved that ranks reach it in turns.
+            self.lent.result = unsafe { shared.lend(self.user, self.user_bytes) }?;
+            self.lent.shared = Some(Arc::clone(shared));
+        }
+        Some(self.lent.result)
+    }
+
+    /// On return no other thread is at this memory, or will be.
+    pub(crate) fn recall(&mut self) {
+        self.lent.recall();
+    }
+
     /// Takes what is written out of reach of all others, so that it can be handed back although they may still write to it.
     ///
     /// What that needs was there when the memory was made (`SharedMemory::sever`). An implementation that fails all the same has broken its promise: memory that the operation owns is leaked then; borrowed memory would change under its owner's hands, and there is no way on.
     pub(crate) fn sever(&mut self, shared: &dyn SharedMemory) {
+        if self.lent.result != 0 {
+            self.recall();
+            return;
+        }
         let Err(why) = shared.sever(self.user, self.user_bytes) else {
             return;
         };
@@ -198,7 +234,8 @@ impl OpMemory {
     }
 
     /// Takes the memory apart: the scratch for the pool, the regions that are written and read for their owner.
-    pub(crate) fn into_parts(self) -> (Vec<u64>, Option<Region>, Option<Region>) {
+    pub(crate) fn into_parts(mut self) -> (Vec<u64>, Option<Region>, Option<Region>) {
+        self.recall();
         (self.scratch, self.region, self.input_region)
     }
 
@@ -259,6 +296,34 @@ impl OpMemory {
         let (at, len) = self.locate(span);
         // SAFETY: the engine ends every transfer (done, or cancelled) before it lets go of an operation's memory, and lends only for plans of the planner's, which are proved to write no span while it is being sent.
         unsafe { Loan::new(at, len) }
+    }
+}
+
+/// What is lent of an operation's memory; recalled when this is dropped.
+#[derive(Default)]
+struct Lent {
+    /// Numbers of the contribution and of the result; 0: not lent.
+    contribution: u64,
+    result: u64,
+    shared: Option<Arc<dyn SharedMemory>>,
+}
+
+impl Lent {
+    fn recall(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            for number in [&mut self.contribution, &mut self.result] {
+                match std::mem::take(number) {
+                    0 => {}
+                    number => shared.recall(number),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.recall();
     }
 }
 

@@ -181,8 +181,8 @@ fn like_direct<T: Number>(group: &Group, reduces: &[Reduce], lens: &[usize], fus
 const FLOATS: [Reduce; 4] = [Reduce::Sum, Reduce::Mean, Reduce::Max, Reduce::Prod];
 const INTS: [Reduce; 3] = [Reduce::Sum, Reduce::Min, Reduce::Bxor];
 
-fn all_types(config: &EngineConfig, world: u32, fusion: bool) {
-    Link::Mapped.local(world, config, |_, group| {
+fn all_types(link: Link, config: &EngineConfig, world: u32, fusion: bool) {
+    link.local(world, config, |_, group| {
         like_direct::<f32>(&group, &FLOATS, &lengths(world), fusion);
         if ![1, 2, 3, 8].contains(&world) {
             return;
@@ -206,7 +206,14 @@ fn all_types(config: &EngineConfig, world: u32, fusion: bool) {
 #[test]
 fn registered_plain_and_mixed_buffers_give_the_bits_of_direct() {
     for world in WORLDS {
-        all_types(&config(), world, true);
+        all_types(Link::Mapped, &config(), world, true);
+    }
+}
+
+#[test]
+fn in_one_process_they_do_too() {
+    for world in WORLDS {
+        all_types(Link::Lent, &config(), world, true);
     }
 }
 
@@ -215,7 +222,8 @@ fn without_fusion_the_results_are_the_same() {
     let mut config = config();
     config.fusion = false;
     for world in [1, 2, 3, 8] {
-        all_types(&config, world, false);
+        all_types(Link::Mapped, &config, world, false);
+        all_types(Link::Lent, &config, world, false);
         Link::Mapped.local(world, &config, |_, group| {
             let mut x = group.buffer::<f32>(1 << 18);
             let before = group.communicator().stats();
@@ -557,10 +565,16 @@ fn impatient() -> EngineConfig {
 
 /// One of three stops in the middle of a step; the others time out, fill their buffers with something else, and let it go on.
 fn straggler(op: &Op, sum: f32) {
+    stragglers(op, sum, Memory::Registered);
+    stragglers(op, sum, Memory::Plain);
+    stragglers(op, sum, Memory::Mixed);
+}
+
+fn stragglers(op: &Op, sum: f32, memory: Memory) {
     const N: usize = 50_000;
     let gate = Arc::new(Gate::default());
     gate.shut();
-    let seats = mapped::seats(3, |rank, heap| {
+    let seats = mapped::seats_of_one_process(3, |rank, heap| {
         Gated(heap, (rank == Rank(2)).then(|| Arc::clone(&gate)))
     });
     let mut config = impatient();
@@ -569,7 +583,7 @@ fn straggler(op: &Op, sum: f32) {
     let over = std::sync::Barrier::new(3);
     common::run(seats, &config, |_, group| {
         let me = group.rank();
-        let mut x = group.buffer::<f32>(N);
+        let mut x = memory.buffer::<f32>(&group, false, N);
         x.copy_from_slice(&contribution::<f32>(me, N));
         let e = group.run(op, &mut x).unwrap_err();
         if me == Rank(2) {
@@ -623,13 +637,76 @@ fn nobody_ends_well_with_what_it_has_read_of_memory_that_was_handed_back() {
     straggler(&op.by(Algorithm::Fused), 1.0);
 }
 
+/// One of three stops where it is at the others' ordinary memory: they time out, and have it back no sooner than it has left.
+#[test]
+fn nobody_has_memory_back_while_another_is_at_it() {
+    const N: usize = 50_000;
+    let gate = Arc::new(Gate::inside());
+    gate.shut();
+    let seats = mapped::seats_of_one_process(3, |rank, heap| {
+        let gate = match rank {
+            Rank(2) => Arc::clone(&gate),
+            // The first one is at whose memory it stops.
+            _ => Arc::new(Gate::opening(&gate)),
+        };
+        Gated(heap, Some(gate))
+    });
+    let mut config = impatient();
+    mapped::agree(&mut config, 3);
+    let over = std::sync::Barrier::new(3);
+    common::run(seats, &config, |_, group| {
+        let me = group.rank();
+        let mut x = vec![1.0f32; N];
+        let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Fused);
+        let e = group.run(&op, &mut x).unwrap_err();
+        let left = gate.has_left();
+        x.fill(100.0 + me.0 as f32);
+        over.wait();
+        assert!(!matches!(e.cause(), Cause::Internal { .. }), "{e}");
+        assert!(me != Rank(0) || left, "it was still there");
+        assert!(x.iter().all(|v| *v == 100.0 + me.0 as f32));
+    });
+}
+
+/// Where it lies, without a block of staging memory.
+#[test]
+fn ordinary_memory_of_one_process_is_where_it_is_folded() {
+    let gates = [(); 2].map(|()| Arc::new(Gate::default()));
+    let seats = mapped::seats_of_one_process(2, |rank, heap| {
+        Gated(heap, Some(Arc::clone(&gates[rank.idx()])))
+    });
+    let mut config = config();
+    mapped::agree(&mut config, 2);
+    common::run(seats, &config, |_, group| {
+        let op = Op::new(Kind::AllReduce(Reduce::Sum));
+        let why = group.explain::<f32>(&op, 5000).unwrap();
+        assert!(why.contains("ordinary memory where it lies"), "{why}");
+        let gate = &gates[group.rank().idx()];
+        for memory in [Memory::Registered, Memory::Plain] {
+            let mut x = memory.buffer::<f32>(&group, false, 5000);
+            x.fill(1.0);
+            assert!(!gate.has_left());
+            group.run_buf(&op, &mut x).unwrap();
+            assert!(x.iter().all(|v| *v == 2.0));
+        }
+        assert!(gate.has_left());
+        assert_eq!(gate.copied(), 0);
+    });
+}
+
 #[test]
 fn whoever_comes_late_changes_nothing() {
+    for memory in [Memory::Registered, Memory::Plain, Memory::Mixed] {
+        come_late(memory);
+    }
+}
+
+fn come_late(memory: Memory) {
     let mut config = impatient();
     mapped::agree(&mut config, 3);
     let timed_out = std::sync::Barrier::new(3);
-    Link::Mapped.local(3, &config, |_, group| {
-        let mut x = group.buffer::<f32>(10_000);
+    Link::Lent.local(3, &config, |_, group| {
+        let mut x = memory.buffer::<f32>(&group, false, 10_000);
         x.fill(1.0);
         let op = Op::new(Kind::AllReduce(Reduce::Sum)).by(Algorithm::Fused);
         if group.rank() != Rank(2) {

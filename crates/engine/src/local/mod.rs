@@ -357,7 +357,7 @@ impl Local {
             None => {
                 let d = &self.decision;
                 let shared = d.stream.shared();
-                let mut record = fused::record(&d.choice, &op.memory, &d.group, Some(&**shared));
+                let mut record = fused::record(&d.choice, &mut op.memory, &d.group, Some(shared));
                 record.set_weight(self.weight);
                 self.staged = d.staged(op);
                 if let Some(staged) = &mut self.staged {
@@ -878,9 +878,9 @@ impl State {
                 .programs
                 .find(&fused::meeting(&choice))
                 .map_err(|e| plan_error(name, &e))?;
-            let shared = state.shared.as_deref();
+            let shared = state.shared.as_ref();
             let (result, group) = (first.result, &first.group);
-            let meeting = fused::prepare(choice, data, result, &first.memory, group, shared)?;
+            let meeting = fused::prepare(choice, data, result, &mut first.memory, group, shared)?;
             Ok(Followed {
                 descriptor,
                 program,
@@ -893,7 +893,7 @@ impl State {
     fn follow(
         &mut self,
         idx: usize,
-        plan: impl FnOnce(&mut State, &Op, &Decision, &OpState) -> Result<Followed, Error>,
+        plan: impl FnOnce(&mut State, &Op, &Decision, &mut OpState) -> Result<Followed, Error>,
     ) {
         let Some(mut first) = self.remove(idx) else {
             return;
@@ -906,7 +906,7 @@ impl State {
             descriptor,
             program,
             meeting,
-        } = match plan(self, &local.op, &local.decision, &first) {
+        } = match plan(self, &local.op, &local.decision, &mut first) {
             Ok(followed) => followed,
             Err(error) => {
                 // The others are on their way to it.

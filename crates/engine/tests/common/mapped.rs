@@ -15,7 +15,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,7 +35,22 @@ pub fn seats<M: SharedMemory + 'static>(
     n: u32,
     wrap: impl Fn(Rank, MappedHeaps) -> M,
 ) -> Vec<Seat> {
-    let heaps = heap::heaps(n, ROOM).unwrap();
+    beside(heap::heaps(n, ROOM).unwrap(), wrap)
+}
+
+/// As [`seats`], of ranks that reach each other's ordinary memory, too.
+pub fn seats_of_one_process<M: SharedMemory + 'static>(
+    n: u32,
+    wrap: impl Fn(Rank, MappedHeaps) -> M,
+) -> Vec<Seat> {
+    beside(heap::heaps_of_one_process(n, ROOM).unwrap(), wrap)
+}
+
+fn beside<M: SharedMemory + 'static>(
+    heaps: Vec<MappedHeaps>,
+    wrap: impl Fn(Rank, MappedHeaps) -> M,
+) -> Vec<Seat> {
+    let n = heaps.len() as u32;
     let links = inproc::world(n).into_iter().zip(control::inproc(n));
     links
         .zip(heaps)
@@ -141,6 +156,12 @@ pub struct Gate {
     state: Mutex<State>,
     changed: Condvar,
     copied: AtomicU64,
+    /// Whether it holds whoever is at memory that is lent already, instead of whoever goes there.
+    inside: bool,
+    /// Whether somebody has been about to leave such memory.
+    leaving: AtomicBool,
+    /// What is opened when this rank takes its memory back.
+    opens: Option<Arc<Gate>>,
 }
 
 #[derive(Default)]
@@ -150,6 +171,27 @@ struct State {
 }
 
 impl Gate {
+    /// One that holds whoever is at memory that is lent.
+    pub fn inside() -> Gate {
+        Gate {
+            inside: true,
+            ..Gate::default()
+        }
+    }
+
+    /// One that holds nobody, and opens another when its rank takes its memory back.
+    pub fn opening(other: &Arc<Gate>) -> Gate {
+        Gate {
+            opens: Some(Arc::clone(other)),
+            ..Gate::default()
+        }
+    }
+
+    /// Whether somebody has been about to leave memory that is lent.
+    pub fn has_left(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
     pub fn shut(&self) {
         self.state.lock().unwrap().shut = true;
     }
@@ -235,6 +277,36 @@ impl SharedMemory for Gated {
     }
     fn words(&self, rank: Rank, place: u64, n: usize) -> Option<SharedWords> {
         self.0.words(rank, place, n)
+    }
+    fn is_one_process(&self) -> bool {
+        self.0.is_one_process()
+    }
+    unsafe fn lend(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.lend(at, bytes) }
+    }
+    fn recall(&self, number: u64) {
+        if let Some(other) = self.1.as_ref().and_then(|gate| gate.opens.as_ref()) {
+            other.open();
+        }
+        self.0.recall(number);
+    }
+    fn visit(&self, rank: Rank, number: u64, at: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        let gate = self.1.as_ref();
+        if let Some(gate) = gate.filter(|gate| !gate.inside) {
+            gate.pass();
+        }
+        let window = self.0.visit(rank, number, at, bytes);
+        if let Some(gate) = gate.filter(|gate| gate.inside && window.is_some()) {
+            gate.pass();
+        }
+        window
+    }
+    fn leave(&self, rank: Rank, number: u64) {
+        if let Some(gate) = &self.1 {
+            gate.leaving.store(true, Ordering::Release);
+        }
+        self.0.leave(rank, number);
     }
     fn announce(&self, name: u64, place: Option<u64>) {
         self.0.announce(name, place);

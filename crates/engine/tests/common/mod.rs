@@ -36,6 +36,9 @@ pub enum Link {
     #[cfg(target_os = "linux")]
     /// Threads whose heaps are mapped by each other, as processes have them.
     Mapped,
+    #[cfg(target_os = "linux")]
+    /// The same, of ranks that reach each other's ordinary memory, too.
+    Lent,
 }
 
 pub type Seat = (Box<dyn Transport>, Box<dyn Control>);
@@ -71,6 +74,8 @@ impl Link {
             }
             #[cfg(target_os = "linux")]
             Link::Mapped => mapped::seats(n, |_, heap| heap),
+            #[cfg(target_os = "linux")]
+            Link::Lent => mapped::seats_of_one_process(n, |_, heap| heap),
             Link::Tcp => {
                 let data = dialling(n, |_, _| true);
                 let control = mesh(n, |a, b| control::neighbours(a, n).contains(&b));
@@ -92,7 +97,7 @@ impl Link {
     ) -> Vec<R> {
         let mut config = config.clone();
         #[cfg(target_os = "linux")]
-        if matches!(self, Link::Mapped) {
+        if matches!(self, Link::Mapped | Link::Lent) {
             mapped::agree(&mut config, n);
         }
         run(self.seats(n), &config, f)

@@ -12,12 +12,22 @@ mod lent_models;
 mod marks;
 mod promises;
 mod raw_heap;
+#[cfg_attr(
+    test,
+    allow(clippy::duplicate_mod, reason = "models have it over other locks")
+)]
+mod raw_lent;
+#[cfg(test)]
+mod raw_lent_models;
+#[cfg(test)]
+mod raw_lent_tests;
 mod raw_reserve;
 mod table;
 
 pub use self::large::LargePages;
 use self::{
     raw_heap::Map,
+    raw_lent::Lent,
     raw_reserve::{Reserve, Spare},
     table::Table,
 };
@@ -51,6 +61,11 @@ const N_ENTRIES: usize = 3000;
 const MOST_ENTRIES: usize = 2000;
 const _: () = assert!(8 * (ENTRIES + 2 * N_ENTRIES) <= HEADER as usize);
 const _: () = assert!(FIRST + N_NAMES as usize <= ENTRIES);
+/// The locks of what is lent, in one place so that a model checker can replace them.
+mod locks {
+    pub(super) use parking_lot::{Condvar, Mutex};
+}
+
 /// Smallest heap.
 const LEAST: u64 = HEADER + table::HUGE;
 
@@ -268,6 +283,8 @@ pub struct MappedHeaps {
     ranks: Vec<Rank>,
     /// In the order of `ranks`; `None` for this rank's own.
     peers: Vec<Option<Arc<Map>>>,
+    /// What the ranks lend of ordinary memory, in the order of `ranks`, where all are threads of this process.
+    lent: Option<Arc<[Lent]>>,
 }
 
 impl MappedHeaps {
@@ -298,6 +315,7 @@ impl MappedHeaps {
             own,
             ranks,
             peers,
+            lent: None,
         })
     }
 
@@ -312,6 +330,12 @@ impl MappedHeaps {
         }
         let i = self.ranks.binary_search(&rank).ok()?;
         self.peers[i].as_ref()
+    }
+
+    /// What a rank lends of ordinary memory.
+    fn lent(&self, rank: Rank) -> Option<&Lent> {
+        let i = self.ranks.binary_search(&rank).ok()?;
+        self.lent.as_ref()?.get(i)
     }
 }
 
@@ -413,6 +437,33 @@ impl SharedMemory for MappedHeaps {
         self.map(rank)?.words(place, n)
     }
 
+    fn is_one_process(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    unsafe fn lend(&self, at: NonNull<u8>, bytes: usize) -> Option<u64> {
+        let lent = self.lent(self.me).filter(|_| !self.own.is_foreign())?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { lent.lend(at, bytes) })
+    }
+
+    fn recall(&self, number: u64) {
+        // A fork has a copy of the bytes, and none of the threads that were at them.
+        if let Some(lent) = self.lent(self.me).filter(|_| !self.own.is_foreign()) {
+            lent.recall(number);
+        }
+    }
+
+    fn visit(&self, rank: Rank, number: u64, at: u64, bytes: usize) -> Option<WindowMut<'_>> {
+        self.lent(rank)?.visit(number, at, bytes)
+    }
+
+    fn leave(&self, rank: Rank, number: u64) {
+        if let Some(lent) = self.lent(rank) {
+            lent.leave(number);
+        }
+    }
+
     fn announce(&self, name: u64, place: Option<u64>) {
         if self.own.is_foreign() {
             return;
@@ -438,7 +489,20 @@ fn all_there_is() -> u64 {
 pub fn heaps_of_threads(n: u32) -> io::Result<Vec<MappedHeaps>> {
     // Each is mapped once by every rank: all of them must fit the addresses of one process.
     let addresses = (1u64 << 45) / u64::from(n.max(1)).pow(2);
-    heaps(n, all_there_is().min(addresses))
+    heaps_of_one_process(n, all_there_is().min(addresses))
+}
+
+/// As [`heaps`], of ranks that reach each other's ordinary memory, too, where it is lent.
+///
+/// # Errors
+/// As [`heaps`].
+pub fn heaps_of_one_process(n: u32, bytes: u64) -> io::Result<Vec<MappedHeaps>> {
+    let lent: Arc<[Lent]> = (0..n).map(|_| Lent::default()).collect();
+    let mut all = heaps(n, bytes)?;
+    for heap in &mut all {
+        heap.lent = Some(Arc::clone(&lent));
+    }
+    Ok(all)
 }
 
 /// Heaps of `n` ranks that are threads of this process, each mapped by every other at an address of its own: as processes have them.
