@@ -85,6 +85,7 @@ What you may set, for ranks that call `gaggle::join()`:
   GAGGLE_INTERFACE              as --interface: eth0 or eth*,10.0.0.0/8,^docker*; loopback
   GAGGLE_TABLES                 a file that `gaggle tune` has written: what links can do here
   GAGGLE_NODE                   the rank's memory node (NUMA): auto, off or a number; auto
+  GAGGLE_PARTING                off: waiting threads go to no other processor by themselves; on
   GAGGLE_TRACE, GAGGLE_TRACE_DIR
                                 `off`, or where recordings lie; see `gaggle trace --help`
 Standard input is empty for every rank.

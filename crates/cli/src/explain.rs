@@ -344,14 +344,13 @@ fn put_together(args: &ExplainArgs) -> Result<Explained, String> {
         };
         gaggle_collectives::plan(&request).map_err(|e| e.to_string())
     };
-    if messages(
-        kind,
-        selection.algorithm,
-        world,
-        len / selection.slice.max(1),
-    ) > MOST_STEPS
-    {
-        return Err(too_long(MOST_STEPS));
+    let slices = len / selection.slice.max(1);
+    let n = messages(kind, selection.algorithm, world, slices);
+    if n > MOST_STEPS {
+        return Err(format!(
+            "a rank has about {n} messages: {}",
+            too_long(MOST_STEPS)
+        ));
     }
     // In one pass over mapped memory each waits for all, which is worth a step for some of them.
     let weight = match selection.algorithm.planned() {

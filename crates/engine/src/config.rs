@@ -38,6 +38,8 @@ pub struct EngineConfig {
     pub crowded: bool,
     /// Whether this rank gives the processor away while it waits, because ranks outnumber the processors that they may use; each rank's own. `None`: where its host has more ranks than this process may use processors, which is too careful where each is bound to its own.
     pub yields: Option<bool>,
+    /// Whether a calling thread that waits for a rank on its own processor may go to another one that it may use: for an instant it is bound there, and then again to what it might use before; each rank's own.
+    pub parts: bool,
     /// Whether operations that may be fused are; equal on every rank. Switched off they go by messages and have the same results, bit for bit.
     pub fusion: bool,
     /// Whether the engine keeps a record of every step it runs, for tests that compare it with the plan.
@@ -63,6 +65,7 @@ impl Default for EngineConfig {
             mapped: false,
             crowded: false,
             yields: None,
+            parts: true,
             fusion: true,
             record: false,
             leave_limit: Duration::from_secs(2),

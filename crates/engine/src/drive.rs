@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) manners: Manners,
     /// Whether ranks outnumber the processors, so that spinning steals from those waited for.
     pub(crate) crowded: bool,
+    /// Whether waiting callers may go to other processors.
+    pub(crate) parts: bool,
 }
 
 /// Whether yielding the processor gives it to whoever is waited for, or to somebody who computes: then callers that wait do without for so many waits, twice as many each time.
@@ -797,4 +799,51 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|s| (*s).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until it is time to look where all are.
+    fn waits(manners: &Manners) -> u32 {
+        let mut n = 0;
+        while !manners.evens_out() {
+            n += 1;
+        }
+        n
+    }
+
+    #[test]
+    fn who_is_taken_back_goes_elsewhere_less_and_less_often() {
+        let manners = Manners::default();
+        assert_eq!(waits(&manners), 0);
+        manners.has_evened_out(false);
+        assert_eq!(waits(&manners), EVEN);
+        manners.has_evened_out(false);
+        assert_eq!(waits(&manners), EVEN);
+        for moves in 1..=MOST_MOVES + 3 {
+            manners.has_evened_out(true);
+            assert_eq!(waits(&manners), EVEN << moves.min(MOST_MOVES));
+        }
+        manners.has_evened_out(false);
+        assert_eq!(waits(&manners), EVEN << MOST_MOVES);
+    }
+
+    #[test]
+    fn who_waits_beside_others_steps_aside_less_and_less_often() {
+        let manners = Manners::default();
+        let waits = || {
+            let mut n = 1;
+            while !manners.steps_aside() {
+                n += 1;
+            }
+            n
+        };
+        assert_eq!(waits(), BESIDE);
+        assert_eq!(waits(), 2 * BESIDE - 1);
+        assert_eq!(waits(), 4 * BESIDE - 1);
+        manners.is_apart();
+        assert_eq!(waits(), BESIDE);
+    }
 }

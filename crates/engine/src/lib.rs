@@ -120,7 +120,7 @@ impl Engine {
             return Err(Error::invalid("engine", what));
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let (has_thread, pin) = (config.progress_thread, config.pin);
+        let (has_thread, pin, parts) = (config.progress_thread, config.pin, config.parts);
         // The ranks of this host, as far as it is known which they are.
         let hosts = config.hosts.as_deref().unwrap_or(&[]);
         let beside = match hosts.get(me.idx()) {
@@ -153,6 +153,7 @@ impl Engine {
             asleep: Mutex::new(0),
             manners: Default::default(),
             crowded: yields,
+            parts,
         });
         for link in &shared.links {
             link.attach(Arc::clone(&bell) as Arc<dyn Wake>);

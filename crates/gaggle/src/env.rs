@@ -181,11 +181,20 @@ pub(crate) fn node(var: Lookup<'_>) -> Result<NodeSetting, Error> {
 
 /// Whether operations on registered memory are fused.
 pub(crate) fn fusion(var: Lookup<'_>) -> Result<Option<bool>, Error> {
-    match var("GAGGLE_FUSION").as_deref().map(str::trim) {
+    switch(var, "GAGGLE_FUSION")
+}
+
+/// Whether waiting threads may go to other processors.
+pub(crate) fn parting(var: Lookup<'_>) -> Result<Option<bool>, Error> {
+    switch(var, "GAGGLE_PARTING")
+}
+
+fn switch(var: Lookup<'_>, name: &str) -> Result<Option<bool>, Error> {
+    match var(name).as_deref().map(str::trim) {
         None | Some("") => Ok(None),
         Some("on") => Ok(Some(true)),
         Some("off") => Ok(Some(false)),
-        Some(other) => Err(bad("GAGGLE_FUSION", other, "on or off")),
+        Some(other) => Err(bad(name, other, "on or off")),
     }
 }
 
@@ -561,6 +570,9 @@ mod tests {
         }
         let e = read("0").unwrap_err().to_string();
         assert!(e.contains("GAGGLE_FUSION is \"0\""), "{e}");
+        let of = |name: &str| (name == "GAGGLE_PARTING").then(|| "off".to_string());
+        assert_eq!(parting(&of).unwrap(), Some(false));
+        assert_eq!(fusion(&of).unwrap(), None);
     }
 
     #[test]

@@ -49,6 +49,8 @@ use std::{
 ///
 /// Groups of ranks of one host that are bound to different memory nodes (NUMA) reduce large vectors inside each node first, so that less crosses from node to node. `GAGGLE_NODE` says on which node this rank is: `auto`, by the processors that it may use; `off`, on none that is known; or a number, the same for ranks of one host and node, for a machine that is not what it says. Where one rank does not know its node, none counts.
 ///
+/// A calling thread that waits for a rank on its own processor goes to another one that it may use, where one is idle or has fewer ranks; it is not bound there. `GAGGLE_PARTING=off` leaves that to the system; it may differ between ranks.
+///
 /// Threads: `gaggle-progress-N`; `gaggle-lifeline` under `gaggle run`; `gaggle-store` on rank 0 under torchrun; and those of the TCP transport and control plane.
 ///
 /// # Errors
@@ -77,6 +79,9 @@ pub fn join_with(config: EngineConfig) -> Result<Job, Error> {
     }
     if let Some(fusion) = env::fusion(&var)? {
         config.fusion = fusion;
+    }
+    if let Some(parts) = env::parting(&var)? {
+        config.parts = parts;
     }
     let links = env::links(&var)?;
     let node = env::node(&var)?;

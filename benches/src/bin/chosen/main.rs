@@ -378,7 +378,13 @@ fn rounds_of(
 /// Whether the engine has said that an algorithm is not for this operation in this place; everything else is a failure.
 fn is_refusal(error: &anyhow::Error) -> bool {
     let said = format!("{error:#}");
-    ["what can: ", "has no plan", "needs "]
-        .iter()
-        .any(|words| said.contains(words))
+    [
+        "what can: ",
+        "has no plan",
+        "needs all ranks on one host",
+        "needs several hosts",
+        "needs equal counts",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
 }

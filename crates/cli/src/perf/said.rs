@@ -149,11 +149,18 @@ pub(super) fn distinct(wishes: &Wishes, setting: &Setting) -> Result<Vec<u64>, S
     let left: Vec<u64> = wishes.sizes.iter().copied().filter(is_new).collect();
     let ends = wishes.sizes.first().zip(wishes.sizes.last());
     match (left.is_empty(), ends) {
-        (true, Some((least, most))) if setting.operation != Operation::Barrier => Err(format!(
-            "no size from {least} to {most} bytes holds an element of {} for each part: give --maxbytes of at least {}",
-            wishes.dtype,
-            width * u64::from(setting.world)
-        )),
+        (true, Some((least, most))) if setting.operation != Operation::Barrier => {
+            let world = u64::from(setting.world);
+            let (whose, fewest) = match setting.elements(1) {
+                0 => (" for each part", world),
+                _ => ("", 1),
+            };
+            Err(format!(
+                "no size from {least} to {most} bytes holds an element of {}{whose}: give --maxbytes of at least {}",
+                wishes.dtype,
+                width * fewest
+            ))
+        }
         (true, _) => Ok(vec![0]),
         (false, _) => Ok(left),
     }

@@ -623,6 +623,29 @@ mod tests {
     }
 
     #[test]
+    fn the_last_of_those_on_a_processor_is_told_where_the_others_are() {
+        let streams = streams(4);
+        for (me, stream) in streams.iter().enumerate() {
+            let mut lines = stream.lines();
+            // All are found, and nobody has said anything.
+            assert!(!lines.is_never());
+            assert_eq!(lines.others_but_last(0).as_deref(), Some(&[][..]), "{me}");
+        }
+        // 0, 1 and 3 on processor 0, 2 on processor 1.
+        for (me, number) in [(0, 0), (1, 0), (2, 1), (3, 0)] {
+            streams[me].lines().is_beside(number, |_, _| true);
+        }
+        let others = |me: usize, number| streams[me].lines().others_but_last(number);
+        assert_eq!(others(0, 0), None);
+        assert_eq!(others(1, 0), None);
+        assert_eq!(others(3, 0).as_deref(), Some(&[0, 0, 1][..]));
+        assert_eq!(others(2, 1).as_deref(), Some(&[0, 0, 0][..]));
+        // It has gone: now 1 is the last one there.
+        streams[3].lines().is_beside(1, |_, _| true);
+        assert_eq!(others(1, 0).as_deref(), Some(&[0, 1, 1][..]));
+    }
+
+    #[test]
     fn a_member_that_can_have_no_board_is_seen_by_all() {
         let memories = memories(3);
         let all = [0, 1, 2];

@@ -364,7 +364,7 @@ impl<'a> Tries<'a> {
                 manners.is_apart();
                 return true;
             }
-            if self.shared.crowded && manners.evens_out() {
+            if self.shared.crowded && self.shared.parts && manners.evens_out() {
                 let moved = processor().is_some_and(|cpu| ask(Ask::EvenOut(cpu)));
                 manners.has_evened_out(moved);
                 if moved {
@@ -375,7 +375,8 @@ impl<'a> Tries<'a> {
             }
             if !self.shared.crowded && manners.steps_aside() {
                 // Of several all but the first go, so that they do not meet again where they have gone.
-                if processor().is_some_and(|cpu| {
+                let parts = self.shared.parts;
+                if processor().filter(|_| parts).is_some_and(|cpu| {
                     ask(Ask::Second(cpu)) && ask(Ask::Leave(&manners.parting, cpu))
                 }) {
                     // The others are told where it is.

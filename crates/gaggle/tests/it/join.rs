@@ -197,6 +197,7 @@ pub(crate) fn this_program() -> Command {
         "GAGGLE_INTERFACE",
         "GAGGLE_TRANSPORT",
         "GAGGLE_FUSION",
+        "GAGGLE_PARTING",
         "GAGGLE_NODE",
     ] {
         c.env_remove(var);
