@@ -6,8 +6,8 @@ use crate::{
     work::{Number, Trouble, blame, value},
 };
 use gaggle::{
-    Buffer, Cause, Element, Error, Form, Group, Kind, Max, Mean, Mode, Op, Rank, Reduce, Round,
-    Sum, core::raw::bytes_of, topology::by_name,
+    Buffer, Cause, Counts, Element, Error, Form, Group, Kind, Max, Mean, Mode, Op, Rank, Reduce,
+    Round, Sum, core::raw::bytes_of, topology::by_name,
 };
 use half::bf16;
 use std::{
@@ -290,16 +290,28 @@ pub enum How {
     Reduce,
     /// An average with both neighbours on a ring, in place: ranks read each other's values.
     Average,
+    /// A broadcast by rank 1.
+    Broadcast,
+    /// An all-gather in place, of what is equally long for all.
+    AllGather,
+    /// A reduce-scatter in place, likewise.
+    ReduceScatter,
+    /// An all-to-all in place, likewise.
+    AllToAll,
 }
 
 impl How {
-    /// By its name: `reduce` or `average`.
+    /// By its name: `reduce`, `average`, `broadcast`, `all-gather`, `reduce-scatter` or `all-to-all`.
     pub fn named(name: &str) -> Option<How> {
-        match name {
-            "reduce" => Some(How::Reduce),
-            "average" => Some(How::Average),
-            _ => None,
-        }
+        Some(match name {
+            "reduce" => How::Reduce,
+            "average" => How::Average,
+            "broadcast" => How::Broadcast,
+            "all-gather" => How::AllGather,
+            "reduce-scatter" => How::ReduceScatter,
+            "all-to-all" => How::AllToAll,
+            _ => return None,
+        })
     }
 }
 
@@ -318,10 +330,39 @@ pub fn checked(
     let number = |r: Rank| world_rank(group, r);
     fill(x, |i| given(number(me), k, i));
     let (next, last) = (Rank((me.0 + 1) % n), Rank((me.0 + n - 1) % n));
+    // What is cut into parts; what is left over stays as it is.
+    let part = x.len() / n as usize;
+    let cut = &mut x[..part * n as usize];
+    let root = Rank(1 % n);
+    let equal = Counts::Equal;
     let result = match how {
         How::Reduce => {
             inside(true);
             group.all_reduce(x, Sum)
+        }
+        How::Broadcast => {
+            inside(true);
+            group.broadcast(x, root)
+        }
+        How::AllGather => {
+            inside(true);
+            group.run(&Op::new(Kind::AllGather(equal)), cut)
+        }
+        How::ReduceScatter => {
+            let reduce = Reduce::Sum;
+            inside(true);
+            group.run(
+                &Op::new(Kind::ReduceScatter {
+                    reduce,
+                    counts: equal,
+                }),
+                cut,
+            )
+        }
+        How::AllToAll => {
+            let (send, recv) = (Counts::Equal, Counts::Equal);
+            inside(true);
+            group.run(&Op::new(Kind::AllToAll { send, recv }), cut)
         }
         How::Average => {
             let mut with = vec![next, last];
@@ -340,8 +381,16 @@ pub fn checked(
     inside(false);
     result?;
     let all: Vec<Rank> = (0..n).map(|r| number(Rank(r))).collect();
+    let sum = |i: usize| all.iter().map(|r| given(*r, k, i)).sum::<f32>();
     let want = |i: usize| match how {
-        How::Reduce => all.iter().map(|r| given(*r, k, i)).sum::<f32>(),
+        How::Reduce => sum(i),
+        How::Broadcast => given(number(root), k, i),
+        _ if i >= part * n as usize && how != How::Average => given(number(me), k, i),
+        How::AllGather => given(all[i / part], k, i),
+        // Of the other parts nothing is said.
+        How::ReduceScatter if i / part != me.idx() => x[i],
+        How::ReduceScatter => sum(i),
+        How::AllToAll => given(all[i / part], k, me.idx() * part + i % part),
         How::Average => {
             let mut with = vec![next, last];
             with.retain(|r| *r != me);

@@ -136,7 +136,7 @@ fn memory(rest: &[&str]) -> Result<Memory, Trouble> {
 }
 
 fn named(how: &str) -> Result<How, Trouble> {
-    How::named(how).ok_or_else(|| format!("{how:?} is neither reduce nor average").into())
+    How::named(how).ok_or_else(|| format!("{how:?} is no operation of these trials").into())
 }
 
 /// One line, at once.
